@@ -10,6 +10,7 @@ from celery_redis_plus import clock
 from celery_redis_plus.broker.arguments.eta import time_of_ms
 from celery_redis_plus.broker.consumers.registry import CONSUMER_ID_SEPARATOR
 from celery_redis_plus.errors import AccessRefused, ResourceLocked
+from celery_redis_plus.maintenance.time_slices import Slice
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.consumers.registry import Consumer, Consumers, Sign
@@ -60,8 +61,10 @@ class ConsumerHeartbeats:
         self._shared = shared
         self._interval_s = timeout_s / 3
         self._next_run_at = 0.0
-        #: Wakeups by which the server asks the consumers for a sign of life.
-        self.probes: tuple[bytes, ...] = ()
+        #: Consumer -> when its next sign of life is due, on `clock`, in seconds. One that is not here is new.
+        self._due_at: dict[str, float] = {}
+        #: Wakeup by which the server asks a consumer for a sign of life -> the consumer.
+        self.probes: dict[bytes, str] = {}
         #: Consumers that were not on their lists when we last looked.
         self._missed: set[str] = set()
         #: Paused queues, with the reasons that were logged.
@@ -77,8 +80,19 @@ class ConsumerHeartbeats:
         return 0.0 if any(self._may_leave(*left) for left in list(self._left_behind)) else self._next_run_at
 
     def run_soon(self) -> None:
-        """Run next at once: the connection was away, or what is watched has changed."""
+        """Give all signs of life at once: the connection was away."""
+        self._due_at = dict.fromkeys(self._due_at, 0.0)
         self._next_run_at = 0.0
+
+    def look_soon(self) -> None:
+        """Give those of new consumers at once: what is watched has changed."""
+        self._next_run_at = 0.0
+
+    def answer(self, probe: bytes) -> None:
+        """Give a consumer's sign of life at once: the server has asked for it by its wakeup `probe`."""
+        consumer = self.probes.get(probe)
+        if consumer in self._due_at:
+            self._due_at[consumer] = self._next_run_at = 0.0
 
     def deregister(self, queue: str, consumer: str) -> None:
         """Take a consumer off its queue's list soon: its own connection cannot. From any thread.
@@ -88,15 +102,30 @@ class ConsumerHeartbeats:
         self._left_behind.append((queue, consumer))
 
     def run(self) -> None:
-        """Send the heartbeats. Raises as `CommandConnection.call` does; nothing is forgotten then."""
-        self._next_run_at = clock.now_s() + self._interval_s
+        """Give the signs of life that are due. Raises as `CommandConnection.call` does; nothing is forgotten then."""
         for left in [left for left in list(self._left_behind) if self._may_leave(*left)]:
             self._consumers.leave(*left)
             self._left_behind.remove(left)
             self._waits_until.pop(left, None)
-        present = self._present()
-        self._missed.intersection_update(consumer.id for consumer in present)
-        self._beat(present)
+        present = {consumer.id: consumer for consumer in self._present()}
+        if present.keys() != self._due_at.keys():
+            self._note_members(present)
+        now, slice_ = clock.now_s(), Slice()
+        due = [present[consumer] for consumer, at in self._due_at.items() if at <= now]
+        for at in range(0, len(due), CONSUMERS_A_CALL):
+            if slice_.over:
+                # The rest stays due.
+                break
+            self._beat(due[at : at + CONSUMERS_A_CALL])
+        self._next_run_at = min(self._due_at.values(), default=clock.now_s() + self._interval_s)
+
+    def _note_members(self, present: dict[str, Consumer]) -> None:
+        """Note which consumers there are: the signs of life of new ones are due."""
+        self._due_at = {consumer: self._due_at.get(consumer, 0.0) for consumer in present}
+        self._missed.intersection_update(present)
+        self.probes = {self._consumers.probe_of(consumer): consumer.id for consumer in present.values()}
+        queues = {consumer.queue for consumer in present.values()}
+        self._shared.consumers = {queue: count for queue, count in self._shared.consumers.items() if queue in queues}
 
     def _may_leave(self, queue: str, consumer: str) -> bool:
         record = self._knowledge.records.get(queue)
@@ -112,24 +141,27 @@ class ConsumerHeartbeats:
         return now >= self._waits_until.setdefault((queue, consumer), now + self._interval_s)
 
     def _beat(self, consumers: list[Consumer]) -> None:
-        counts = {}
-        for at in range(0, len(consumers), CONSUMERS_A_CALL):
-            for sign in self._consumers.beat(consumers[at : at + CONSUMERS_A_CALL]):
-                counts[sign.consumer.queue] = sign.consumers
-                if not sign.known:
-                    self._join_again(sign.consumer)
-                if sign.next_expiry_s is not None:
-                    # What the dead one had alone passes on in time.
-                    self._next_run_at = min(self._next_run_at, clock.now_s() + sign.next_expiry_s + EXPIRY_MARGIN_S)
-                self._note_pause(sign)
-        self._shared.consumers = counts
-        self.probes = tuple(self._consumers.probe_of(consumer) for consumer in consumers)
+        signs = self._consumers.beat(consumers)
+        now = clock.now_s()
+        for sign in signs:
+            self._due_at[sign.consumer.id] = now + self._interval_s
+            self._shared.consumers[sign.consumer.queue] = sign.consumers
+            if not sign.known:
+                self._join_again(sign.consumer)
+            if sign.next_expiry_s is not None:
+                # What the dead one had alone passes on in time.
+                self._look_again(sign.consumer, now + sign.next_expiry_s + EXPIRY_MARGIN_S)
+            self._note_pause(sign)
+
+    def _look_again(self, consumer: Consumer, at: float) -> None:
+        """Give a consumer's next sign of life at `at`, on `clock`, if it is not due before."""
+        self._due_at[consumer.id] = min(self._due_at[consumer.id], at)
 
     def _join_again(self, consumer: Consumer) -> None:
         if consumer.id not in self._missed:
             # Taken for dead; or cancelled at this very moment, and then it must not be listed again.
             self._missed.add(consumer.id)
-            self._next_run_at = clock.now_s() + UNLISTED_RECHECK_S
+            self._look_again(consumer, clock.now_s() + UNLISTED_RECHECK_S)
             return
         self._missed.discard(consumer.id)
         try:
@@ -151,7 +183,7 @@ class ConsumerHeartbeats:
                 end = time_of_ms(sign.paused_until * 1000).isoformat() if sign.paused_until else "it is resumed"
                 logger.warning("queue %r is paused until %s: %s", queue, end, sign.paused, extra={"queue": queue})
         if sign.paused is not None:
-            self._next_run_at = min(self._next_run_at, clock.now_s() + PAUSE_CHECK_S)
+            self._look_again(sign.consumer, clock.now_s() + PAUSE_CHECK_S)
 
     def _present(self) -> list[Consumer]:
         return [consumer for queue in self._watched.all() for consumer in queue.consumers]

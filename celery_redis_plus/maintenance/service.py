@@ -12,7 +12,7 @@ import random
 import secrets
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -98,6 +98,9 @@ class MaintenanceService:
     others: Sequence[MaintenanceService] = ()
     _reachable = True
     _watched_version = -1
+    #: The queues that this process sweeps: those that it consumes, and those that no process consumes; and of when they are.
+    _swept: Collection[str] = ()
+    _swept_as_of: tuple[int, list[str]] | None = None
 
     def __init__(self, connector: Connector, keys: Keys, options: Options, lanes: Sequence[str] = ()) -> None:
         """Prepare; `start` starts the thread. `lanes` are the prefixes of all lanes, where there are several."""
@@ -417,21 +420,23 @@ class MaintenanceService:
         return self.presence.looks or any(service.watched.all() for service in (self, *self.others))
 
     def _work(self) -> None:
-        if self.watched.version != self._watched_version:
-            self._watched_version = self.watched.version
+        version = self.watched.version
+        if version != self._watched_version:
+            self._watched_version = version
             self._janitor.run_soon()
-            self.consumer_heartbeats.run_soon()
+            self.consumer_heartbeats.look_soon()
             self._subscriber_heartbeats.run_soon()
-        self._sweeper.watch(self._swept())
+            # All of them: each is asked for every few seconds.
+            self.knowledge.records.make_room(2 * len(self.watched))
+        if (version, self._unconsumed_queues.queues) != self._swept_as_of:
+            self._swept_as_of = (version, self._unconsumed_queues.queues)
+            self._swept = dict.fromkeys([queue.name for queue in self.watched.all()] + self._unconsumed_queues.queues)
+            self._sweeper.watch(self._swept)
         self.runner.run()
-
-    def _swept(self) -> dict[str, None]:
-        """Return the queues that this process sweeps: those that it consumes, and those that no process consumes."""
-        return dict.fromkeys([queue.name for queue in self.watched.all()] + self._unconsumed_queues.queues)
 
     def _rest(self) -> None:
         """Wait until a task is due, a wakeup comes, or a channel has work for this thread."""
-        self._wakeups.wait(max(0.0, min(self.runner.next_run_at - clock.now_s(), MAX_IDLE_S)), self._swept())
+        self._wakeups.wait(max(0.0, min(self.runner.next_run_at - clock.now_s(), MAX_IDLE_S)), self._swept)
 
     def _note_unreachable(self, error: Exception | None) -> None:
         if self._reachable and error is not None and not self._stopping:

@@ -39,7 +39,7 @@ class WokenTasks:
             keys.queue(name).schedule_wakeup: partial(self.sweeper.run_soon, name) for name in swept
         }
         found[keys.sweep_wakeup] = self.unconsumed_queues.run_soon
-        found.update(dict.fromkeys(self.consumer_heartbeats.probes, self.consumer_heartbeats.run_soon))
+        found.update((probe, partial(self.consumer_heartbeats.answer, probe)) for probe in self.consumer_heartbeats.probes)
         if self.lost_processes.reports:
             found[self.lost_processes.wakeup] = self.lost_processes.run_soon
         return found
@@ -59,18 +59,29 @@ class TaskWakeups:
         self._tasks = tasks
         #: What the wait that goes on makes due, by wakeup.
         self._waits_for: dict[bytes, Callable[[], None]] = {}
+        #: What these wakeups were made of, and their keys: a process may consume 10,000 queues.
+        self._made_of: tuple[object, ...] = ()
+        self._wakeups: tuple[bytes, ...] = ()
 
     def wait(self, wait_s: float, swept: Iterable[str]) -> None:
         """Sleep for `wait_s` seconds at most; a wakeup, of the queues `swept` among others, makes its task due.
 
+        `swept` has to be the same object as long as it has the same queues.
+
         Raises as `BlockingConnection.start` and `CommandConnection.call` do.
         """
-        due = self._tasks.by_wakeup(self._keys, swept)
-        if tuple(due) != self._waiter.waiting or self._blocking.login_due:
+        made_of = (swept, self._tasks.consumer_heartbeats.probes, self._tasks.lost_processes.reports)
+        changed = len(self._made_of) != len(made_of) or any(
+            one is not other for one, other in zip(made_of, self._made_of, strict=True)
+        )
+        if (changed or self._waiter.waiting is not self._wakeups) or self._blocking.login_due:
             if self._waiter.waiting:
                 self._make_due(self._waiter.cancel_wait())
-            self._waiter.start_wait(tuple(due))
-            self._waits_for = due
+            if changed:
+                self._waits_for = self._tasks.by_wakeup(self._keys, swept)
+                self._wakeups = tuple(self._waits_for)
+                self._made_of = made_of
+            self._waiter.start_wait(self._wakeups)
         descriptors = [self._waker.fileno()]
         if self._waiter.waiting:
             descriptors.append(self._blocking.fileno())

@@ -66,6 +66,10 @@ class KnownQueues:
         if len(self._known) >= self._most:
             self._older, self._known = self._known, {}
 
+    def make_room(self, most: int) -> None:
+        """Remember `most` queues from now on, where that is more."""
+        self._most = max(self._most, most)
+
     def forget(self, name: str) -> None:
         """Forget a queue: it was deleted, or its entry is old."""
         self._known.pop(name, None)

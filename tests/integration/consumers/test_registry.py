@@ -8,7 +8,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from celery_redis_plus.broker.consumers.registry import INTERESTED, NOT_INTERESTED, Consumer
+from celery_redis_plus import clock
+from celery_redis_plus.broker.consumers.registry import INTERESTED, NOT_INTERESTED, Consumer, Consumers
 from celery_redis_plus.cli.broker_admin import BrokerAdmin
 from celery_redis_plus.errors import QueueNotFound
 from tests.support.inbox import Inbox, declare, publish
@@ -116,3 +117,32 @@ def test_a_queue_without_rules_costs_a_consumer_the_same_however_many_it_has(cha
     for number in range(1, 200):
         consumers.join(Consumer(f"{number:012x}.1", "q", "tag"))
     assert join_and_leave() == alone
+
+
+@pytest.fixture
+def signs(channel, monkeypatch):
+    """Have 60 queues consumed; return the queues whose consumers give signs of life from then on."""
+    Inbox(channel, *(f"q{number}" for number in range(60)))
+    heartbeats = channel.session.service.consumer_heartbeats
+    wait_until(lambda: len(heartbeats.probes) == 60 and heartbeats.next_run_at > clock.now_s() + 5)
+    given, beat = [], Consumers.beat
+
+    def noted(consumers, beating):
+        given.extend(consumer.queue for consumer in beating)
+        return beat(consumers, beating)
+
+    monkeypatch.setattr(Consumers, "beat", noted)
+    return given
+
+
+def test_a_new_consumer_makes_no_sign_of_life_of_the_others_due(channel, signs):
+    Inbox(channel, "new")
+    wait_until(lambda: "new" in signs)
+    assert set(signs) == {"new"}
+
+
+def test_a_probe_is_answered_by_the_consumer_that_was_asked_alone(channel, redis_client, signs):
+    consumer = channel.queue_consumers.consumers["q7"]
+    redis_client.zadd(channel.session.keys.queue("q7").probe_of(consumer.id), {"probe": 0})
+    wait_until(lambda: signs)
+    assert signs == ["q7"]

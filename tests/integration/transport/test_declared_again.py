@@ -183,7 +183,7 @@ def test_a_process_remembers_a_bounded_number_of_queues(channel, monkeypatch):
     records = channel.session.service.knowledge.records
     monkeypatch.setattr(records, "_most", 50)
     for number in range(120):
-        declare(channel, f"reply{number}", exclusive=True, auto_delete=True)
+        declare(channel, f"reply{number}", auto_delete=True)
     publish(channel, "reply119", "a", expiration=60)
     assert 50 <= sum(records.get(f"reply{number}") is not None for number in range(120)) <= 2 * 50
     assert channel.basic_get("reply119").payload == "a"
@@ -193,5 +193,19 @@ def test_the_queues_that_a_process_uses_are_remembered_among_many_others(channel
     monkeypatch.setattr(channel.session.service.knowledge.records, "_most", 10)
     declare(channel, "q")
     for number in range(100):
-        declare(channel, f"reply{number}", exclusive=True, auto_delete=True)
+        declare(channel, f"reply{number}", auto_delete=True)
         assert channel.session.queues.cached("q"), f"forgotten after {number} others"
+
+
+def test_the_queues_that_a_process_consumes_are_remembered_however_many_they_are(channel, redis_client, monkeypatch):
+    """Their sweeps ask for each of them: one that is forgotten is taken for declared again."""
+    records, service = channel.session.service.knowledge.records, channel.session.service
+    monkeypatch.setattr(records, "_most", 10)
+    Inbox(channel, *(f"q{number}" for number in range(30)))
+    wait_until(lambda: all(records.get(f"q{number}") for number in range(30)))
+    version = service.watched.version
+    for number in range(30):
+        publish(channel, f"q{number}", "later", headers={"x-delay": 60_000})
+    meta = channel.session.keys.queue("q29").meta
+    wait_until(lambda: int(redis_client.hget(meta, "swept") or 0) >= int(redis_client.hget(meta, "newest")))
+    assert service.watched.version == version
