@@ -20,7 +20,7 @@ local now = now_ms()
 local record = redis.call('HMGET', queue.meta, 'ttl', 'ageing', 'newest')
 local ttl = record[1]
 local delay = string.sub(ARGV[2], 1, 1) == '+' and tonumber(ARGV[2])
-local eta = delay and now + delay or tonumber(ARGV[2])
+local eta = delay and due_after(delay) or tonumber(ARGV[2])
 -- Among its priority it stands as one that was published for that time.
 local fields = redis.call('HMGET', hash, 'ttl_ms', 'expires', 'rank', 'task_expiry')
 local rank = tonumber(fields[3]) or math.floor(score / PRIORITY_BAND)
@@ -37,7 +37,7 @@ if eta > now then
   redis.call('ZADD', queue.delayed, text(eta), tag)
   redis.call('ZADD', queue.schedule_wakeup, 0, 'due')
   if not due then remove_waiting(queue, tag, due) end
-  log_event(queue.meta, tag, 'delayed', { reason = 'rescheduled', delay = text(eta - now) })
+  log_event(queue.meta, tag, 'delayed', { reason = 'rescheduled', delay = text(delay or eta - now) })
 elseif not due then
   return_to_queue(queue, tag, score, fields[2], ttl)
 else

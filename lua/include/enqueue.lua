@@ -17,6 +17,12 @@ local function notify_sweeper(schedule_wakeup, ttl, next_due, due, now)
   if ttl then redis.call('PEXPIRE', schedule_wakeup, ttl) end
 end
 
+-- When a delay is over that begins now, in ms since the epoch: never early, so the millisecond that has begun does not count.
+local function due_after(delay)
+  local now, us = now_ms_and_us()
+  return now + delay + (delay > 0 and string.sub(us, -3) ~= '000' and 1 or 0)
+end
+
 -- Gives the message its tag and its place: ready, or delayed until `eta` (ms since the epoch; '+ms' counts from now). Returns
 -- the tag.
 -- `record` is HMGET meta of RECORD, read anew for each message; `record.description` is what the event `published` says of the
@@ -27,7 +33,7 @@ local function enqueue(meta, ready, delayed, message, wakeup, schedule_wakeup, r
   expiry_text, tag)
   local now = now_ms()
   local delay = string.sub(eta, 1, 1) == '+' and tonumber(eta)
-  eta = delay and now + delay or tonumber(eta)
+  eta = delay and due_after(delay) or tonumber(eta)
   local published, time = tonumber(record[10] or 0) + 1, newest_of(record[11], now)
   redis.call('HSET', meta, 'published', published, 'newest', time)
   local log = not tag and record[6] and log_of(meta, record[6])
@@ -92,6 +98,6 @@ local function enqueue(meta, ready, delayed, message, wakeup, schedule_wakeup, r
   if ttl then redis.call('PEXPIRE', hash, ttl) end
   -- One that keeps the tag of a time without limits is not counted out either.
   if record[5] and is_bounded(tag) and limits_bytes(record[5]) then redis.call('HINCRBY', meta, 'bytes', size_of(hash)) end
-  if logged then log_published(meta, tag, record.description, payload, eta - now) end
+  if logged then log_published(meta, tag, record.description, payload, delay or eta - now) end
   return tag
 end

@@ -45,6 +45,17 @@ def test_an_idle_consumer_gets_it_when_due_and_not_before(channel, form):
     assert not inbox.messages[1].delivery_info["redelivered"]
 
 
+@pytest.mark.parametrize("delay_ms", [1, 400])
+def test_a_delay_counts_from_no_moment_before_its_publish(channel, redis_client, delay_ms):
+    declare(channel, "q")
+    for _ in range(30):
+        published_ms = time.time() * 1000
+        publish(channel, "q", "x", headers={"x-delay": delay_ms})
+        (due_ms,) = {due for _, due in redis_client.zrange("delayed:{q}", 0, -1, withscores=True)} or {published_ms + delay_ms}
+        assert published_ms + delay_ms <= due_ms <= published_ms + delay_ms + 1000 * PUNCTUAL_S
+        channel.queue_purge("q")
+
+
 @pytest.mark.parametrize(
     "properties", [{"headers": {"eta": in_s(-60)}}, {"headers": {"x-delay": 0}}, {"headers": {"eta": None}}, {"eta": 0}]
 )
