@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, TypeVar
 
@@ -89,6 +89,7 @@ class BatchPublisher:
                 return list(batch), error
         left: list[M] = []
         failure: Exception | None = None
+        self._forget_producers(call for call, reply in zip(calls, replies, strict=True) if isinstance(reply, list))
         for call, reply in zip(calls, replies, strict=True):
             if isinstance(reply, list):
                 for one in call.messages:
@@ -98,6 +99,15 @@ class BatchPublisher:
                 if isinstance(reply, Exception) and not isinstance(reply, NoScriptError):
                     failure = failure or reply
         return left, failure
+
+    def _forget_producers(self, confirmed: Iterable[_Call[M]]) -> None:
+        """Have the server forget the producers of calls that it has confirmed, with the next write: no retry will ask for them.
+
+        Else each batch would leave a key for the whole dedup window.
+        """
+        keys = [self._publish.keys(call.queue, call.producer)[-1] for call in confirmed]
+        if keys:
+            self._commands.command_nowait("UNLINK", *keys, done=lambda _reply, _error: None, buffered=True)
 
     def _packed(self, call: _Call[M]) -> tuple[Argument, ...]:
         keys = self._publish.keys(call.queue, call.producer)

@@ -253,3 +253,13 @@ def test_a_queue_that_blocks_is_waited_for_once(connect):
             batch.flush()
     assert time.monotonic() - began < 10
     assert bodies(producer.channel, "q") == [0, 1]
+
+
+def test_batches_that_are_confirmed_leave_nothing_behind(producer, redis_client):
+    declare(producer.channel, "q")
+    before = set(redis_client.keys("producer:*"))
+    for number in range(20):
+        with producer.batch():
+            producer.publish(number, routing_key="q")
+    assert bodies(producer.channel, "q") == [*range(20)]
+    assert set(redis_client.keys("producer:*")) == before
