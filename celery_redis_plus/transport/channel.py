@@ -11,6 +11,7 @@ from kombu.transport import virtual
 from kombu.transport.base import to_rabbitmq_queue_arguments
 from kombu.utils.uuid import uuid
 
+from celery_redis_plus.broker.arguments.names import check_exchange_name, check_routing_key, check_table
 from celery_redis_plus.broker.arguments.queue_arguments import check_queue_name
 from celery_redis_plus.broker.consumers.settlement import Settlement
 from celery_redis_plus.broker.exchanges.exchange_record import ExchangeRecord
@@ -155,6 +156,8 @@ class Channel(virtual.Channel):
         """
         if self.closed:
             self.check_open()
+        if exchange and not (type(exchange) is str is type(routing_key)):
+            exchange, routing_key = check_exchange_name(exchange), check_routing_key(routing_key or "")
         if kwargs.get("immediate"):
             raise NotSupported("NOT_IMPLEMENTED - immediate=True is not supported, as in RabbitMQ; allowed is mandatory=True")
         return self._publisher.publish(message, exchange, routing_key, mandatory=mandatory)
@@ -304,16 +307,17 @@ class Channel(virtual.Channel):
             ChannelError: it exists with another declaration (406), or does not exist (404, `passive`).
         """
         kind = type or "direct"
-        name = exchange or f"amq.{kind}"
+        name = check_exchange_name(exchange or f"amq.{kind}")
         if passive:
             self._exchanges.check(name)
         else:
-            self.session.bindings.declare(name, ExchangeRecord(kind, durable, auto_delete, arguments or {}))
+            table = check_table(f"exchange {name!r}", arguments)
+            self.session.bindings.declare(name, ExchangeRecord(kind, durable, auto_delete, table))
 
     @amqp_method
     def exchange_delete(self, exchange: str, if_unused: bool = False, nowait: bool = False) -> None:
         """Delete an exchange and its bindings; its queues stay. `if_unused`: only if nothing is bound to it."""
-        self._forget_declaration(Exchange(exchange))
+        self._forget_declaration(Exchange(check_exchange_name(exchange)))
         self._exchanges.delete(exchange, if_unused=if_unused)
 
     def _forget_declaration(self, entity: Any) -> None:
@@ -342,7 +346,9 @@ class Channel(virtual.Channel):
     @amqp_method
     def get_table(self, exchange: str) -> list[tuple[str, None, str]]:
         """Return an exchange's bindings as kombu's transports do: (routing key, None, queue)."""
-        return [(binding.routing_key, None, binding.queue) for binding in self.session.bindings.all(exchange)]
+        return [
+            (binding.routing_key, None, binding.queue) for binding in self.session.bindings.all(check_exchange_name(exchange))
+        ]
 
     @amqp_method
     def fanout_subscribers(self, exchange: str) -> list[Subscriber]:
@@ -390,7 +396,8 @@ class Channel(virtual.Channel):
             ChannelError: it exists with other arguments (406), or does not exist (404, `passive`); another connection declared it
                 with `exclusive=True` (405).
         """
-        name = queue or f"amq.gen-{uuid()}"
+        name = check_queue_name(queue or f"amq.gen-{uuid()}")
+        arguments = check_table(f"queue {name!r}", arguments)
         if passive:
             return queue_declare_ok_t(name, *self._queues.look_up(name))
         ready = self._queues.declare(name, arguments, durable=durable, exclusive=exclusive, auto_delete=auto_delete)

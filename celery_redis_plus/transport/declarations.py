@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from celery_redis_plus.broker.arguments.names import check_exchange_name, check_routing_key, check_table
 from celery_redis_plus.broker.arguments.queue_arguments import QueueArguments
 from celery_redis_plus.broker.exchanges.routing import Binding
 from celery_redis_plus.errors import ExchangeNotFound, PreconditionFailed, QueueNotFound
@@ -62,7 +63,7 @@ class ExchangeOperations:
         return self._connection.registry.reap(self._fanout_keys(exchange), since_ms)[1]
 
     def _fanout_keys(self, exchange: str) -> FanoutKeys:
-        record = self._bindings.record(exchange)
+        record = self._bindings.record(check_exchange_name(exchange))
         if record is None:
             raise ExchangeNotFound(f"NOT_FOUND - no exchange {exchange!r}")
         if record.type != "fanout":
@@ -130,12 +131,13 @@ class QueueOperations:
             PreconditionFailed: the exchange is a fanout, and the queue has an argument that no broadcast heeds.
         """
         self._connection.ownership.check(queue)
+        binding = Binding(queue, check_routing_key(routing_key), check_table(f"the binding of queue {queue!r}", arguments))
         # Read anew: it may have been declared again, as another type.
-        record = self._bindings.record(exchange)
+        record = self._bindings.record(check_exchange_name(exchange))
         fanout = record is not None and record.type == "fanout"
         if fanout:
             check_fanout_binding(queue, self._queues.arguments(queue), exchange)
-        self._bindings.bind(exchange, Binding(queue, routing_key, arguments))
+        self._bindings.bind(exchange, binding)
         if fanout:
             self._fanout.bind(queue, exchange, routing_key)
             self._read_again(queue)
@@ -143,6 +145,7 @@ class QueueOperations:
     def unbind(self, queue: str, exchange: str, routing_key: str, arguments: Mapping[str, Any]) -> None:
         """Remove a binding; one that does not exist is passed over."""
         self._connection.ownership.check(queue)
-        self._bindings.unbind(exchange, Binding(queue, routing_key, arguments))
+        table = check_table(f"the binding of queue {queue!r}", arguments)
+        self._bindings.unbind(check_exchange_name(exchange), Binding(queue, check_routing_key(routing_key), table))
         if self._fanout.unbind(queue, exchange, routing_key):
             self._read_again(queue)

@@ -13,15 +13,13 @@ from typing import TYPE_CHECKING
 
 from celery_redis_plus.broker.arguments.argument_rules import check_arguments, rate_of
 from celery_redis_plus.broker.arguments.field_tables import first_difference, inequivalent, pack_table, to_text, unpack_table
+from celery_redis_plus.broker.arguments.names import check_name
 from celery_redis_plus.broker.arguments.retry_policy import RetryPolicy
 from celery_redis_plus.errors import InvalidArgument, InvalidQueueName
-from celery_redis_plus.keys import encode_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-#: Bytes of UTF-8. AMQP allows 255; 4 KB leave room for 1,000 characters of any script and keep keys handy.
-MAX_QUEUE_NAME = 4096
 #: A queue with a rate limit that was idle may give this part of a second's messages at once.
 BURST_SHARE = 10
 
@@ -41,24 +39,10 @@ _FLAGS = ("durable", "exclusive", "auto_delete")
 def check_queue_name(name: object) -> str:
     """Return `name` if a queue may be called so.
 
-    Braces, colons, glob characters, dots, spaces, newlines and NUL are all fine.
-
     Raises:
-        InvalidQueueName: no str, empty, over 4,096 bytes in UTF-8, or with a lone surrogate, which has no
-            bytes. (Those that `os.fsdecode` makes of undecodable bytes are fine.)
+        InvalidQueueName: as `names.check_name`.
     """
-    allowed = f"allowed is a str of 1 to {MAX_QUEUE_NAME} bytes of UTF-8"
-    if not isinstance(name, str):
-        raise InvalidQueueName(f"queue name {name!r} is of type {type(name).__name__}; {allowed}")
-    if not name:
-        raise InvalidQueueName(f"queue name '' is empty; {allowed}")
-    try:
-        size = len(encode_name(name))
-    except UnicodeEncodeError as error:
-        raise InvalidQueueName(f"queue name {name!r} has a lone surrogate; {allowed}") from error
-    if size > MAX_QUEUE_NAME:
-        raise InvalidQueueName(f"queue name {name[:40]!r}… has {size} bytes; {allowed}")
-    return name
+    return check_name("queue name", name, error=InvalidQueueName)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

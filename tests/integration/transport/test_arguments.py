@@ -58,6 +58,45 @@ def test_immediate_is_refused_as_rabbitmq_does(channel):
     assert refused.value.code == 540
 
 
+# ---- names and tables
+
+
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        (lambda channel: channel.exchange_declare(5), "exchange name 5 is of type int; allowed is a str"),
+        (lambda channel: channel.exchange_declare(["e"], passive=True), "exchange name"),
+        (lambda channel: channel.exchange_declare("e" * 5000), "has 5000 bytes; allowed is a str of 1 to 4096 bytes"),
+        (lambda channel: channel.exchange_declare("e", 5), "type of exchange 'e' is 5; allowed are 'direct'"),
+        (
+            lambda channel: channel.exchange_declare("e", arguments=[1]),
+            "'arguments' of exchange 'e' is .1. of type list; allowed is",
+        ),
+        (lambda channel: channel.exchange_delete(5), "exchange name 5"),
+        (
+            lambda channel: channel.queue_declare("new", arguments="x"),
+            "'arguments' of queue 'new' is 'x' of type str; allowed is",
+        ),
+        (lambda channel: channel.queue_bind("q", 5, "k"), "exchange name 5"),
+        (lambda channel: channel.queue_bind("q", "amq.direct", 5), "routing key 5 is of type int; allowed is a str of 0 to 4096"),
+        (lambda channel: channel.queue_bind("q", "amq.direct", b"k"), "routing key b'k' is of type bytes"),
+        (lambda channel: channel.queue_bind("q", "amq.direct", "k", [1]), "'arguments' of the binding of queue 'q'"),
+        (lambda channel: channel.queue_unbind("q", 5, "k"), "exchange name 5"),
+        (lambda channel: channel.queue_unbind("q", "amq.direct", 5), "routing key 5"),
+        (lambda channel: kombu.Producer(channel).publish("x", exchange=5, routing_key="k"), "exchange name 5"),
+        (lambda channel: kombu.Producer(channel).publish("x", exchange="amq.direct", routing_key=5), "routing key 5"),
+        (lambda channel: channel.fanout_subscribers(5), "exchange name 5"),
+        (lambda channel: channel.get_table(5), "exchange name 5"),
+    ],
+)
+def test_a_name_or_table_of_a_wrong_type_is_refused_before_anything_is_stored(channel, redis_client, call, told):
+    channel.queue_declare("q")
+    before = sorted(redis_client.keys("*"))
+    with pytest.raises(InvalidArgument, match=told):
+        call(channel)
+    assert sorted(redis_client.keys("*")) == before
+
+
 # ---- consumers
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from celery_redis_plus.broker.arguments.argument_rules import MAX_TTL_MS
-from celery_redis_plus.broker.arguments.queue_arguments import MAX_QUEUE_NAME, QueueArguments, check_queue_name
+from celery_redis_plus.broker.arguments.names import MAX_NAME
+from celery_redis_plus.broker.arguments.queue_arguments import QueueArguments, check_queue_name
 from celery_redis_plus.errors import InvalidArgument, InvalidQueueName
 
 parse = QueueArguments.parse
@@ -32,9 +33,9 @@ def test_odd_queue_names_are_fine(name):
 
 
 def test_longest_queue_name():
-    assert check_queue_name("x" * MAX_QUEUE_NAME)
+    assert check_queue_name("x" * MAX_NAME)
     with pytest.raises(InvalidQueueName, match="has 4098 bytes"):
-        check_queue_name("é" * (MAX_QUEUE_NAME // 2 + 1))
+        check_queue_name("é" * (MAX_NAME // 2 + 1))
 
 
 @pytest.mark.parametrize(
@@ -42,7 +43,7 @@ def test_longest_queue_name():
     [("", "empty"), (None, "NoneType"), (b"q", "bytes"), (5, "int"), ("\ud800", "surrogate")],
 )
 def test_impossible_queue_name_is_refused_with_what_is_allowed(name, why):
-    with pytest.raises(InvalidQueueName, match=rf"{why}.*1 to {MAX_QUEUE_NAME} bytes"):
+    with pytest.raises(InvalidQueueName, match=rf"{why}.*1 to {MAX_NAME} bytes"):
         check_queue_name(name)
 
 
