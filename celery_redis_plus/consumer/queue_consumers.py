@@ -7,6 +7,9 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
 from celery_redis_plus import clock
 from celery_redis_plus.broker.consumers.last_error import failure_by
 from celery_redis_plus.broker.consumers.registry import INTERESTED, NOT_INTERESTED, NOTIFIED
@@ -342,7 +345,7 @@ class QueueConsumers:
             self._connection.acknowledger.begin(unacked)
         try:
             if claimed.body is None:
-                claimed.body = self._connection.claim_commands.fetch_body(claimed)
+                claimed.body = self._fetch_body(unacked, claimed)
             unacked.started = begins
             if claimed.body is None:
                 logger.warning(
@@ -365,6 +368,21 @@ class QueueConsumers:
             unacked.note_outcome("", failure_by(unreadable.error))
             self.credit.reject(claimed.tag)
             return None
+
+    def _fetch_body(self, unacked: UnackedMessage, claimed: Claimed) -> bytes | None:
+        """Return a large body. Raises as `ClaimCommands.fetch_body`.
+
+        A body may be more than the server sends (`client-output-buffer-limit`): each connection that asks for it ends. So a
+        connection that is lost here after an earlier claim of the message is a failed delivery, and the limit ends that.
+        """
+        try:
+            return self._connection.claim_commands.fetch_body(claimed)
+        except (RedisConnectionError, RedisTimeoutError) as error:
+            unacked_messages = self._connection.service.unacked_messages
+            unacked.note_outcome("", failure_by(error))
+            if claimed.claim > 1 and unacked_messages.settle(claimed.tag, Settlement.FAIL) is not None:
+                unacked_messages.defer(unacked, Settlement.FAIL)
+            raise
 
     # -- one message, without a consumer -----------------------------------------------------------------------------------
 
