@@ -53,6 +53,13 @@ def mark_of(entry: Entry, number: int) -> Mark:
     return Mark(entry[0], number_of(entry) if is_ours(entry) else number)
 
 
+def publication_of(entry: Entry) -> tuple[bytes, int]:
+    """Return the publisher's id, and the number that it gave the broadcast: it counts over all exchanges."""
+    identity: bytes = entry[1][1].split(b" ", 2)[1]
+    publisher, _, number = identity.partition(b"/")[0].rpartition(b".")
+    return publisher, int(number) if number.isdigit() else 0
+
+
 def routing_key_of(entry: Entry) -> str:
     """Return the broadcast's routing key."""
     head: bytes = entry[1][1]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from celery_redis_plus.broker.fanout.subscription import Delivery, Subscription
@@ -131,11 +132,16 @@ class FanoutReader:
     def start_wait(self) -> None:
         """Send the blocked read. Raises as `BlockingConnection.start` does."""
         self._asked = self._wanting()
+        for subscription in self._all():
+            if subscription not in self._asked.get(subscription.position.stream, ()):
+                subscription.more = True
         self._page = self._page_now() if self._many else BLIND_PAGE
         ids = [min((one.fetched for one in asked), key=lambda mark: mark.id).entry for asked in self._asked.values()]
-        block_ms = int(self._interval_s * 1000)
         streams = (*self._asked, *ids)
-        self._commands.start("XREAD", "COUNT", self._page, "BLOCK", block_ms, "STREAMS", *streams, lasts_s=self._interval_s)
+        # One that the last read did not bring to its end may hold others back: what it has comes at once, or it has nothing.
+        hurries = any(one.more for asked in self._asked.values() for one in asked)
+        block = () if hurries else ("BLOCK", int(self._interval_s * 1000))
+        self._commands.start("XREAD", "COUNT", self._page, *block, "STREAMS", *streams, lasts_s=self._interval_s)
         self._waiting = True
         self._waiting_since = time.monotonic()
 
@@ -163,7 +169,10 @@ class FanoutReader:
         """Put what the ended read brought into the buffers. Raises as `BlockingConnection.finish`."""
         self._waiting = False
         most = 0
-        for stream, entries in self._commands.finish() or ():
+        read = self._commands.finish() or ()
+        for subscription in chain.from_iterable(self._asked.values()):
+            subscription.more = False
+        for stream, entries in read:
             asked = self._asked.get(bytes(stream), [])
             if not entries:
                 # Redis 7.0 wakes readers for what a script has appended, and removed again because it failed.
@@ -171,6 +180,7 @@ class FanoutReader:
             most = max(most, len(entries))
             for subscription in asked:
                 subscription.fill(entries, filtered=self._patterns)
+                subscription.more = len(entries) >= self._page
             self.ready.extend(subscription for subscription in asked if subscription not in self.ready)
         now = time.monotonic()
         # A read that ended as soon as it began is one of a burst: the entries of some milliseconds come in one read then.
@@ -185,8 +195,14 @@ class FanoutReader:
     # -- deliveries -------------------------------------------------------------------------------------------------------
 
     def next(self) -> Delivery | None:
-        """Take the next broadcast to deliver, of the subscribers in turn; None where there is none, or none may take one."""
+        """Take the next broadcast to deliver: what comes again first, then by time and publisher, over all streams.
+
+        So the broadcasts of one publisher come in its order, whatever exchanges it sends them to. None where there is none, where
+        none may take one, or where an older one may have to be read first.
+        """
         ready = self.ready
+        first: Subscription | None = None
+        first_ms = 0
         for _ in range(len(ready)):
             subscription = ready[0]
             if not subscription.buffer and not subscription.position.to_redeliver:
@@ -195,9 +211,20 @@ class FanoutReader:
             if len(ready) > 1:
                 ready.rotate(-1)
             may = subscription.may
-            if may is None or may():
+            if may is not None and not may():
+                continue
+            if subscription.position.to_redeliver:
                 return subscription.take()
-        return None
+            ms = subscription.first_ms
+            if first is None or ms < first_ms or (ms == first_ms and subscription.precedes(first)):
+                first, first_ms = subscription, ms
+        if first is None or (len(ready) + len(self._by_stream) > 2 and self._may_have_older(first_ms)):
+            return None
+        return first.take()
+
+    def _may_have_older(self, ms: int) -> bool:
+        """Tell whether a subscriber whose buffer is empty may have to read broadcasts of this time, or before."""
+        return any(one.more and not one.buffer and one.fetched.id[0] <= ms for one in self._all())
 
     def apply_changes(self) -> bool:
         """Take up what other threads have left in the positions: deliveries that come again, streams that went back.

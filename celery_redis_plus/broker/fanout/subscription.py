@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from celery_redis_plus.broker.exchanges.topics import matches_topic
-from celery_redis_plus.broker.fanout.entries import Entry, Mark, is_ours, number_of, parse_id, routing_key_of
+from celery_redis_plus.broker.fanout.entries import Entry, Mark, is_ours, number_of, parse_id, publication_of, routing_key_of
 from celery_redis_plus.signals import Missed, notify
 
 if TYPE_CHECKING:
@@ -50,6 +50,8 @@ class Subscription:
         self.buffered_bytes = 0
         #: Up to where it was read.
         self.fetched = position.reached
+        #: Whether there may be more behind that: the last read was full, or left it out.
+        self.more = False
 
     @property
     def full(self) -> bool:
@@ -60,6 +62,30 @@ class Subscription:
     def low(self) -> bool:
         """Whether it wants more, though a read for others is out."""
         return len(self.buffer) <= REFILL_BELOW and self.buffered_bytes < MAX_BUFFERED_BYTES
+
+    @property
+    def first_ms(self) -> int:
+        """The server's time, in ms, of the first entry in the buffer, which is not empty."""
+        return parse_id(self.buffer[0][0])[0]
+
+    def precedes(self, other: Subscription) -> bool:
+        """Tell whether the first entry goes before that of `other`, which has the same time in ms.
+
+        In one stream by id. In two streams an entry goes before another one where the other's publisher has sent what is in this
+        buffer sooner, at that time, too.
+        """
+        mine, theirs = self.buffer[0], other.buffer[0]
+        if self.position.stream == other.position.stream:
+            return parse_id(mine[0]) < parse_id(theirs[0])
+        ms = self.first_ms
+        publisher, number = publication_of(theirs)
+        for entry in self.buffer:
+            if parse_id(entry[0])[0] != ms:
+                return False
+            before = publication_of(entry)
+            if before[0] == publisher and before[1] < number:
+                return True
+        return False
 
     @property
     def takes_all(self) -> bool:
