@@ -190,8 +190,8 @@ class Options:
         none="as the URL says",
         secret=True,
     )
-    """TLS for a URL without it: True (the server's certificate is checked), or redis-py's `ssl_*` arguments. Celery's
-    `broker_use_ssl` overrides it."""
+    """TLS: True (the server's certificate is checked), or redis-py's `ssl_*` arguments. Those in the URL, and in Celery's
+    `broker_use_ssl`, go first."""
     event_log: bool | None = option(flag(), None, none="queues stay as they are; new ones have none")
     """Write the lifecycle events of messages in lasting queues to streams, for `message`, the Spark pipeline and other readers.
     True and False are stored with each declared queue, for all processes. A queue's `x-event-log` overrides it."""

@@ -28,7 +28,7 @@ from celery_redis_plus.connection.master_question import Master, NoAnswer
 from celery_redis_plus.connection.sentinel_address import SENTINEL_OPTIONS
 from celery_redis_plus.connection.sentinel_question import SentinelQuestion
 from celery_redis_plus.connection.server_check import ServerCheck
-from celery_redis_plus.connection.tls import check_files, tls_arguments
+from celery_redis_plus.connection.tls import check_files, completed_tls
 from celery_redis_plus.connection.tls_mismatch import mismatch
 from celery_redis_plus.error_translation import UNKNOWN_COMMAND, translate
 from celery_redis_plus.errors import (
@@ -291,8 +291,12 @@ def _no_master(answers: list[Master | Exception], description: str) -> CeleryRed
 
 def _completed(address: Address, options: Options) -> Address:
     """Return `address` with what the options add to it; what it says itself goes first."""
-    if address.tls is None and options.ssl:
-        address = replace(address, tls=tls_arguments(options.ssl))
+    if options.ssl:
+        address = replace(address, tls=completed_tls(address.tls, options.ssl))
+        if address.sentinels is not None and address.sentinels.tls is not None:
+            address = replace(
+                address, sentinels=replace(address.sentinels, tls=completed_tls(address.sentinels.tls, options.ssl))
+            )
     if address.credential_provider is None and options.credential_provider:
         provider = resolve_credential_provider(options.credential_provider)
         address = replace(address, credential_provider=provider, username=None, password=None)

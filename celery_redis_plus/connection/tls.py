@@ -60,6 +60,17 @@ def tls_arguments(given: Mapping[str, Any] | bool) -> dict[str, Any] | None:
     return arguments
 
 
+def completed_tls(first: Mapping[str, Any] | None, given: Mapping[str, Any] | bool | None) -> dict[str, Any] | None:
+    """Return the arguments of `first`, which `tls_arguments` made or None, with those of `given` that it lacks.
+
+    Raises as `tls_arguments` does.
+    """
+    if first is None or not isinstance(given, Mapping):
+        return tls_arguments(given or False) if first is None else dict(first)
+    named = {name if name.startswith(_PREFIX) else _PREFIX + name: value for name, value in given.items()}
+    return tls_arguments({**named, **first}) or {}
+
+
 def check_files(arguments: Mapping[str, Any]) -> None:
     """Raise InvalidAddress if a file that the TLS arguments name is not there.
 

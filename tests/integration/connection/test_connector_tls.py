@@ -49,6 +49,15 @@ def test_tls_can_come_from_the_transport_options(tls_port, certificates, connect
     assert connector.address.display() == f"redispluss://localhost:{tls_port}/0"
 
 
+def test_the_transport_option_completes_a_url_with_tls(tls_port, certificates, connect, ask):
+    authority = {"ssl_ca_certs": f"{certificates}/ca.pem"}
+    assert ask(connect(f"redispluss://localhost:{tls_port}", ssl=authority).open(), "PING") == b"PONG"
+    # The URL goes first.
+    elsewhere = connect(f"redispluss://127.0.0.1:{tls_port}?ssl_check_hostname=true", ssl={**authority, "check_hostname": False})
+    with pytest.raises(errors.TlsFailed, match="ssl_check_hostname"):
+        elsewhere.open()
+
+
 def test_a_certificate_that_nobody_vouches_for_is_refused_with_what_to_do(tls_port, connect):
     with pytest.raises(errors.TlsFailed, match=r"certificate verify failed.*ssl_ca_certs"):
         connect(f"redispluss://localhost:{tls_port}").open()

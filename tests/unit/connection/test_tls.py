@@ -8,7 +8,7 @@ import ssl
 import pytest
 from redis.connection import SSLConnection
 
-from celery_redis_plus.connection.tls import check_files, tls_arguments
+from celery_redis_plus.connection.tls import check_files, completed_tls, tls_arguments
 from celery_redis_plus.errors import InvalidAddress
 
 
@@ -67,3 +67,20 @@ def test_a_missing_certificate_is_named_before_anything_is_connected(tmp_path):
 def test_a_key_without_its_certificate_is_refused():
     with pytest.raises(InvalidAddress, match="ssl_keyfile needs ssl_certfile"):
         tls_arguments({"keyfile": "client.key"})
+
+
+@pytest.mark.parametrize(
+    ("first", "given", "expected"),
+    [
+        (None, None, None),
+        (None, {}, None),
+        (None, True, {}),
+        (None, {"ca_certs": "a"}, {"ssl_ca_certs": "a"}),
+        ({}, True, {}),
+        ({"ssl_ca_certs": "a"}, True, {"ssl_ca_certs": "a"}),
+        ({"ssl_ca_certs": "a"}, {"ca_certs": "b", "ssl_ca_path": "c"}, {"ssl_ca_certs": "a", "ssl_ca_path": "c"}),
+        ({"ssl_cert_reqs": ssl.CERT_REQUIRED}, {"cert_reqs": "none"}, {"ssl_cert_reqs": ssl.CERT_REQUIRED}),
+    ],
+)
+def test_arguments_are_completed_by_others(first, given, expected):
+    assert completed_tls(first, given) == expected
