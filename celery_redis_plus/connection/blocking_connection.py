@@ -8,7 +8,7 @@ from typing import Any
 
 from redis.exceptions import ResponseError
 
-from celery_redis_plus.connection.persistent_connection import Argument, PersistentConnection
+from celery_redis_plus.connection.persistent_connection import PING, Argument, PersistentConnection
 from celery_redis_plus.connection.protocol import pack_command, send
 from celery_redis_plus.errors import ServerTimeout, ServerUnreachable
 
@@ -54,13 +54,35 @@ class BlockingConnection(PersistentConnection):
         """
         if self._connection is None or self._arrived():
             return True
-        if time.monotonic() > self._overdue_at:
+        if self.overdue:
             error = ServerTimeout(
                 f"{self.purpose}: no answer to a blocking call for {self._patience_s:.0f} s; the connection is dead"
             )
             self.abort(error)
             raise error
         return False
+
+    @property
+    def overdue(self) -> bool:
+        """Whether the server should have ended the call by now."""
+        return self._waiting and time.monotonic() > self._overdue_at
+
+    def postpone(self) -> None:
+        """Give the server `REPLY_GRACE_S` from now on to end the call."""
+        self._patience_s += REPLY_GRACE_S
+        self._overdue_at = time.monotonic() + REPLY_GRACE_S
+
+    def keep_alive(self, idle_s: float) -> None:
+        """Send a PING where nothing was sent for `idle_s` seconds, and no command waits. Raises as `start` does."""
+        with self.lock:
+            if not self.connected or self._waiting or self.idle_s < idle_s:
+                return
+            connection = self._open()
+            try:
+                send(connection, PING)
+                self._read()
+            except BaseException as error:
+                self._fail_and_raise(error)
 
     def finish(self) -> Any:
         """Return the reply to what `start` sent, waiting for it if need be. Raises as `start` does."""

@@ -99,6 +99,11 @@ class PersistentConnection:
         return self._connection is not None and self._pid == this_process.pid
 
     @property
+    def idle_s(self) -> float:
+        """Seconds since something was sent."""
+        return clock.now_s() - self._used
+
+    @property
     def connection(self) -> Connection | None:
         """The redis-py connection; Celery bounds its socket when the peer went silent."""
         return self._connection

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import math
 import os
 import secrets
 import socket
@@ -39,6 +40,7 @@ from celery_redis_plus.connection import forks
 from celery_redis_plus.connection.blocking_connection import REPLY_GRACE_S, BlockingConnection
 from celery_redis_plus.connection.command_connection import CommandConnection
 from celery_redis_plus.connection.connector import Connector
+from celery_redis_plus.connection.idle_timeout import idle_timeout_s
 from celery_redis_plus.connection.waker import Waker
 from celery_redis_plus.consumer.delivery_tracking import Tracking
 from celery_redis_plus.consumer.owned_queues import OwnedQueues
@@ -57,6 +59,10 @@ if TYPE_CHECKING:
     from celery_redis_plus.options import Options
 
 logger = logging.getLogger(__name__)
+
+#: Signs of life in the time after which the server closes idle connections; seconds between two of them before that time is
+#: known, and at most.
+KEEP_ALIVES, FIRST_KEEP_ALIVE_S, LONGEST_KEEP_ALIVE_S = 3, 1.0, 60.0
 
 
 class Acceptance(Protocol):
@@ -126,6 +132,8 @@ class BrokerConnection:
         self._make_broadcasts()
         #: The next claim is the first one of a queue, of which the server may not know yet that this process consumes it.
         self.unreported = False
+        #: Seconds without traffic after which the connections are kept alive.
+        self.keep_alive_s, self._knows_idle_timeout = FIRST_KEEP_ALIVE_S, False
         #: The thread whose event loop serves this session; None without one.
         self.loop_thread: int | None = None
         #: One of the connections has failed: what this session consumed is abandoned, and its consumers have to reconnect.
@@ -330,6 +338,22 @@ class BrokerConnection:
     def service(self) -> MaintenanceService:
         """This process's service for the broker; `forked` forgets it, because a child has one of its own."""
         return service_for(self.connector, self.keys, self.options, self._lanes)
+
+    def keep_alive(self) -> None:
+        """Send something over connections without traffic, before the server closes them as idle. Raises as `connect` does.
+
+        A consumer whose prefetch window is full waits without any command under way.
+        """
+        if self.broken or not self.commands.connected:
+            return
+        if not self._knows_idle_timeout:
+            self._knows_idle_timeout = True
+            timeout_s = idle_timeout_s(self.commands)
+            self.keep_alive_s = math.inf if timeout_s == 0 else min(timeout_s / KEEP_ALIVES, LONGEST_KEEP_ALIVE_S)
+        if self.commands.idle_s >= self.keep_alive_s and not self.commands.has_pending:
+            self.commands.command("PING")
+        for blocking in (self.wakeup_connection, self.stream_connection):
+            blocking.keep_alive(self.keep_alive_s)
 
     def watch_queue(self, queue: str, consumer: Consumer | None = None) -> None:
         """Have the maintenance tasks look after a queue, for a consumer or for this connection."""

@@ -360,4 +360,4 @@ class ChannelConsumers:
     def forked(self) -> None:
         """Leave what was delivered to the parent, in a child; the delivery loop does the same for the queues' consumers."""
         self._asked.clear()
-        self._credit.forget()
+        self._credit.leave_to_parent()

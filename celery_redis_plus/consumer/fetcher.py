@@ -93,6 +93,8 @@ class Fetcher:
         Raises:
             redis.exceptions.RedisError: the claim was refused or the connection failed (`error_translation.translate`).
         """
+        if self._connection.service.process_end.begun:
+            return False
         if self._found:
             self._add_found()
         came = self._take_pending() if self.pending is not None else self._claim_for_next()

@@ -60,6 +60,9 @@ class Credit(Protocol):
     def forget(self) -> None:
         """Leave what is unsettled to others."""
 
+    def leave_to_parent(self) -> None:
+        """Do so in a forked child."""
+
     def ack(self, delivery_tag: str) -> None:
         """Settle a message as done."""
 

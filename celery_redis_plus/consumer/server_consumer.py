@@ -80,6 +80,8 @@ class ServerConsumer:
 
     def deliver_one(self) -> bool:
         """Deliver one broadcast or message; return whether there was one that could be."""
+        if self.connection.service.process_end.begun:
+            return False
         reader = self.connection.reader
         if self._broadcasts_in_a_row < BROADCASTS_IN_A_ROW:
             if reader.ready and self._deliver_broadcast():
@@ -275,7 +277,7 @@ class ServerConsumer:
     def wait_at_most_s(self) -> float:
         """Return for how many seconds there is nothing to do but to wait; infinity where nothing else is due."""
         rests = (self.connection.reader.rest_s(), self.fetcher.delay_s())
-        return min(self.recheck_in_s(), *(rest_s or math.inf for rest_s in rests))
+        return min(self.recheck_in_s(), self.connection.keep_alive_s, *(rest_s or math.inf for rest_s in rests))
 
     def descriptors(self) -> dict[str, int]:
         """Return what to wait for, by name."""
@@ -360,5 +362,6 @@ class ServerConsumer:
     def check_overdue(self) -> None:
         """Read the waits that have ended, or should have: a peer that went silent sends no end of file."""
         self.connection.service.check()
+        self.connection.keep_alive()
         self.take_wakeups()
         self.take_broadcasts()

@@ -46,6 +46,8 @@ class ProcessEnd:
         self._options = options
         self._unacked_messages = unacked_messages
         self._watched = watched
+        #: The process gives back what it has: no thread that still runs may claim or deliver any more.
+        self.begun = False
 
     def run(self, until: float) -> None:
         """Give everything back, `until` then at most, on the monotonic clock, in seconds. Never raises.
@@ -55,6 +57,7 @@ class ProcessEnd:
         """
         if not (len(self._unacked_messages) or self._unacked_messages.waiting or len(self._watched)) or time.monotonic() > until:
             return
+        self.begun = True
         answer_s = min(END_ANSWER_S, self._options.socket_timeout or END_ANSWER_S)
         options = replace(self._options, socket_connect_timeout=answer_s, socket_timeout=answer_s)
         commands = CommandConnection(Connector(self._address, options), "exit", timeout=answer_s)

@@ -114,6 +114,11 @@ class SharedQoS(QoS):
         for lane in self._lanes:
             lane.forget()
 
+    def leave_to_parent(self) -> None:
+        """Do so in a forked child."""
+        for lane in self._lanes:
+            lane.leave_to_parent()
+
 
 class LaneQoS(QoS):
     """What one lane of a channel has delivered; the limit is that of all lanes."""

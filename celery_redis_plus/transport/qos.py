@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 from kombu.transport import virtual
 
 from celery_redis_plus.broker.consumers.settlement import Settlement
-from celery_redis_plus.broker.consumers.unacked import Unacked
+from celery_redis_plus.broker.consumers.unacked import Unacked, UnackedMessage
 from celery_redis_plus.broker.fanout.subscriber_cursor import UnackedBroadcast
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from celery_redis_plus.broker.consumers.unacked import UnackedMessage
     from celery_redis_plus.consumer.broker_connection import BrokerConnection
     from celery_redis_plus.consumer.delivery_loop import DeliveryLoop
     from celery_redis_plus.consumer.queue_consumers import QueueConsumers
@@ -44,6 +43,8 @@ class QoS(virtual.QoS):
         self.suspended = False
         #: The records of what is delivered and not settled, by tag, in the order of delivery.
         self._delivered: dict[str, Unacked] = {}
+        #: What the process had delivered that forked this one, and not settled.
+        self._parents: dict[str, Unacked] = {}
         self._session = channel.session
         self._overfetch_factor = channel.session.options.overfetch_factor
 
@@ -64,7 +65,11 @@ class QoS(virtual.QoS):
     def knows(self, tag: str) -> bool:
         """Return whether the message is delivered and not settled, over this channel or one of this process that is closed."""
         service = self._session.service
-        return tag in self._delivered or (service.unacked_messages.find(tag) or service.positions.find(tag)) is not None
+        return (
+            tag in self._delivered
+            or tag in self._parents
+            or (service.unacked_messages.find(tag) or service.positions.find(tag)) is not None
+        )
 
     def can_consume_max_estimate(self) -> int | None:
         """Return how many more messages may be delivered; None is no limit."""
@@ -111,9 +116,13 @@ class QoS(virtual.QoS):
 
     def settle(self, tag: str, settlement: Settlement) -> None:
         """Settle a message or a broadcast; unknown tags, and second settlements, change nothing."""
-        delivered = self._delivered.pop(tag, None)
+        delivered = self._delivered.pop(tag, None) or self._parents.pop(tag, None)
         session, service = self._session, self._session.service
         unacked = service.unacked_messages.settle(tag, settlement)
+        if unacked is None and session.inherited and isinstance(delivered, UnackedMessage):
+            # It is the parent's, and so is the credit: this process tells the server only.
+            session.acknowledger.settle([delivered], settlement)
+            return
         if unacked is None:
             self._settle_broadcast(delivered or service.positions.find(tag), settlement)
             return
@@ -204,6 +213,11 @@ class QoS(virtual.QoS):
 
     def forget(self) -> None:
         """Leave what is unsettled to others."""
+        self._delivered.clear()
+
+    def leave_to_parent(self) -> None:
+        """Leave what is unsettled to the parent, in a child; the child may settle it, as it may have done the work."""
+        self._parents = dict(self._delivered)
         self._delivered.clear()
 
     def restore_unacked(self) -> list[Any]:

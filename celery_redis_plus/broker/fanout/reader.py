@@ -13,7 +13,6 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from celery_redis_plus.broker.fanout.subscription import Delivery, Subscription
-from celery_redis_plus.errors import ServerTimeout
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.fanout.subscriber_cursor import SubscriberCursor
@@ -156,14 +155,14 @@ class FanoutReader:
         return page
 
     def arrived(self) -> bool:
-        """Tell, without waiting, whether the read has ended. Raises as `BlockingConnection.arrived`."""
+        """Tell, without waiting, whether the read has ended; one that is overdue is dropped."""
         if not self._waiting:
             return False
-        try:
-            return self._commands.arrived()
-        except ServerTimeout:
-            self._waiting = False
-            raise
+        if self._commands.overdue:
+            # The server ends the read by its wall clock: after a step back that is late. The next read shows whether it lives.
+            self.interrupt()
+            return False
+        return self._commands.arrived()
 
     def take(self) -> None:
         """Put what the ended read brought into the buffers. Raises as `BlockingConnection.finish`."""

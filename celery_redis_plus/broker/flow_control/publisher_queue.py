@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from redis.exceptions import RedisError
 
 from celery_redis_plus.connection.forks import lock_of
+from celery_redis_plus.errors import ServerTimeout
 from celery_redis_plus.scripts import script
 
 if TYPE_CHECKING:
@@ -60,6 +61,9 @@ class PublisherWaitQueue:
         try:
             blocking.start("BZMPOP", max(seconds, 0.001), 1, wakeup, "MIN")
             blocking.finish()
+        except ServerTimeout:
+            # The server ends the call by its wall clock: after a step back that is late. The next try shows whether it lives.
+            blocking.abort()
         except BaseException:
             # A call that was interrupted would answer to the next one who waits.
             blocking.abort()

@@ -23,6 +23,7 @@ CHECKS: Final[dict[str, Check]] = {
     "eviction": server_checks.eviction,
     "memory": server_checks.memory,
     "clients": server_checks.clients,
+    "idle-timeout": server_checks.idle_timeout,
     "replication": server_checks.replication,
     "scripts": server_checks.scripts,
     "latency": response_checks.latency,

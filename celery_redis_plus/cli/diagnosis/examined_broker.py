@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from celery_redis_plus.options import Options
 
 #: The settings that the checks read.
-SETTINGS = ("save", "appendfsync", "min-replicas-to-write")
+SETTINGS = ("save", "appendfsync", "min-replicas-to-write", "timeout")
 
 
 class ExaminedBroker:

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 MEMORY_ADVICE, MEMORY_DANGER = 0.75, 0.9
 #: The same of the clients.
 CLIENTS_ADVICE, CLIENTS_DANGER = 0.75, 0.9
+#: Seconds of the setting `timeout` below which idle connections cost many signs of life.
+LEAST_TIMEOUT_S = 60
 #: Bytes that a replica may be behind.
 REPLICA_LAG_ADVICE = 10_000_000
 #: Scripts on the server. This package brings about 70; a program that puts values into the text of its scripts makes thousands.
@@ -111,6 +113,21 @@ def clients(broker: ExaminedBroker) -> Iterator[Finding]:
     text = f"{connected:,} connection(s)" + (f" of {limit:,}" if limit else "")
     text += f"; {rejected:,} were refused since the server's start" if rejected else ""
     yield Finding("clients", level, text, "Raise maxclients, or run fewer processes." if level != OK else "", values)
+
+
+def idle_timeout(broker: ExaminedBroker) -> Iterator[Finding]:
+    """Whether the server closes connections without traffic, by its setting `timeout`."""
+    text = broker.settings.get("timeout")
+    timeout_s = int(text) if text else 0
+    values = {"timeout_s": None if text is None else timeout_s}
+    if text is None:
+        yield Finding("idle-timeout", OK, "CONFIG is refused; consumers keep their connections alive", "", values)
+    elif 0 < timeout_s < LEAST_TIMEOUT_S:
+        told = f"connections without traffic are closed after {timeout_s} s: consumers send many signs of life, others reconnect"
+        yield Finding("idle-timeout", ADVICE, told, f"Set timeout to 0, or to {LEAST_TIMEOUT_S} at least.", values)
+    else:
+        end = f"are closed after {timeout_s} s" if timeout_s else "stay open"
+        yield Finding("idle-timeout", OK, f"connections without traffic {end}", "", values)
 
 
 def replication(broker: ExaminedBroker) -> Iterator[Finding]:

@@ -107,6 +107,38 @@ def test_a_server_that_is_away_holds_up_the_end_for_a_second_at_most(weather, be
     assert "come back after the visibility timeout" in errors
 
 
+THREADED = """
+import sys, threading
+import celery_redis_plus
+from kombu import Connection, Consumer, Queue
+
+connection = Connection(sys.argv[1])
+taken = []
+def consume():
+    with Consumer(connection, [Queue("q")], on_message=taken.append, prefetch_count=4):
+        while True:
+            try:
+                connection.drain_events(timeout=1)
+            except TimeoutError:
+                pass
+thread = threading.Thread(target=consume, daemon=True)
+thread.start()
+while len(taken) < 4:
+    thread.join(0.01)
+taken[0].ack()
+print("took", flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_a_thread_that_still_consumes_claims_nothing_of_what_goes_back(begin, channel, redis_client):
+    program = begin(program=THREADED)
+    program.communicate("\n", timeout=60)
+    assert program.returncode == 0
+    assert redis_client.zcard("messages_index:{q}") == 0
+    assert [body for body, _ in left(channel)] == [1, 2, 3, 4, 5]
+
+
 def test_a_process_that_has_closed_its_connections_opens_none_at_its_end(broker_url, redis_client):
     program = f"""
 import celery_redis_plus, kombu

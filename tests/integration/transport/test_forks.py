@@ -186,3 +186,17 @@ def test_a_child_can_wait_for_a_delivery_of_its_parent_and_leaves_its_callbacks_
         broker_url,
     )
     assert said == [[False, True, True, []], True]
+
+
+def test_a_child_settles_what_its_parent_was_given(broker_url):
+    """A program that forks for each message, which works and acks: the parent's later ack changes nothing."""
+    said, unacked, got = forked(
+        broker_url,
+        [
+            "before = channel.queue_sizes('q').unacked",
+            "unsettled[0].ack()",
+            "os.write(writer, json.dumps([before, channel.queue_sizes('q').unacked]).encode())",
+        ],
+    )
+    assert said[1] == said[0] - 1 == unacked
+    assert got == ["kept", "buffered", "last"]
