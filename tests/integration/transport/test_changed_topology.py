@@ -288,3 +288,33 @@ def test_who_knew_the_old_state_sends_where_a_new_process_does(world, connect, r
     declare_source(old)
     world.listen(made.after)
     assert world.outcome(how.send, old, "old") == world.outcome(how.oracle, connect(), "new")
+
+
+def is_heard(change: Change) -> bool:
+    """Tell whether the consumers of both queues hear of a change.
+
+    A binding to a fanout exchange is read by the connection that has made it, until that one removes it: see docs/broadcasts.md.
+    """
+    before, after = change.before.exchanges.get(EXCHANGE), change.after.exchanges.get(EXCHANGE)
+    bound = [change.after.exchanges[exchange][0] for exchange, _ in change.after.bindings]
+    stays_fanout = before is not None and after is not None and before[0] == after[0] == "fanout"
+    return change.after.queues.keys() == QUEUES and "fanout" not in bound and not stays_fanout
+
+
+HEARD = [name for name, change in CHANGES.items() if is_heard(change)]
+
+
+@pytest.mark.parametrize("change", HEARD)
+def test_who_consumed_in_the_old_state_gets_what_a_new_consumer_does(world, connect, redis_client, change):
+    made, admin = CHANGES[change], connect()
+    # Sweeps, by which a process notices what others have declared, come every 0.5 s then.
+    world.connect = lambda: connect(visibility_timeout=3)
+    made.before.declare(admin.default_channel)
+    world.listen(made.before)
+    world.connect = connect
+    world.outcome(plain, connect(), "first")
+    made.make(admin.default_channel, redis_client)
+    heard = world.outcome(plain, connect(), "heard by the old one")
+    world.stop()
+    world.listen(made.after)
+    assert heard == world.outcome(plain, connect(), "heard by a new one")
