@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import itertools
+import logging
 from contextlib import redirect_stderr, redirect_stdout
 
 import celery
@@ -19,6 +20,7 @@ from celery_redis_plus.broker.dead_letters.unroutable import UNDELIVERED
 from celery_redis_plus.broker.publishing.attempt import PublishAttempt
 from celery_redis_plus.cli.broker_admin import BrokerAdmin
 from celery_redis_plus.cli.main import main
+from celery_redis_plus.integration.revoked_results import mark_revoked
 from celery_redis_plus.integration.scheduled import held_by_broker
 from celery_redis_plus.stored_message import BODY_SEPARATOR
 from celery_redis_plus.transport.browsing import browse
@@ -232,6 +234,18 @@ def test_inspect_scheduled_lists_the_tasks_around_it(fill, connection):
     entries = held_by_broker(connection.transport, ["q"], app=app, hostname="h", limit=5000)
     assert [entries[0]["request"]["id"], entries[-1]["request"]["id"]] == ["later", "later"]
     assert len(entries) > 100
+
+
+def test_the_results_of_removed_tasks_are_revoked(fill, broker_url, redis_client, caplog):
+    # The errors quote lone surrogates, which no report of pytest-xdist can have.
+    caplog.set_level(logging.CRITICAL, "celery_redis_plus.integration.revoked_results")
+    of = fill("q")
+    app = celery.Celery("odd", backend="cache+memory://")
+    with BrokerAdmin(broker_url) as admin:
+        for tag in redis_client.zrange(of.ready, 0, -1):
+            found = admin.queue_messages.read("q", tag.decode())
+            assert found is not None
+            mark_revoked(app, "q", tag.decode(), *found)
 
 
 def test_a_broadcast_that_a_tracked_subscriber_did_not_settle_is_kept(channel):
