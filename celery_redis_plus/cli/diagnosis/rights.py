@@ -32,9 +32,9 @@ _ARGUMENTS: Final = {
     0: "client|id client|info client|list info ping role time",
     1: "client|setname del exists get hgetall hkeys hlen hrandfield hvals incr llen persist pttl scan scard script|load select "
     "smembers type unlink xinfo|stream xlen zcard zrandmember",
-    2: "append client|setinfo copy hdel hexists hget hmget hstrlen lindex lpos lpush pexpire rename sadd set setnx srem wait "
-    "xdel zrank zrem zscan zscore",
-    3: "hincrby hset hsetnx lrange lrem xrange xrevrange xtrim zadd zcount zincrby zrange zrangebyscore zremrangebyrank "
+    2: "append client|setinfo copy hdel hexists hget hmget hscan hstrlen lindex lpos lpush pexpire rename sadd set setnx srem "
+    "wait xdel zrank zrem zscan zscore",
+    3: "hincrby hset hsetnx lrange lrem xrange xrevrange xtrim zadd zcount zrange zrangebyscore zremrangebyrank "
     "zremrangebyscore zrevrange",
     4: "xadd",
 }
