@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import logging
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,13 +14,15 @@ from pyspark.sql import functions as sf
 from celery_redis_plus.errors import InvalidArgument
 from celery_redis_plus.spark import tables
 from celery_redis_plus.spark.sink import NAMESPACE
-from celery_redis_plus.stored_message import BODY_SEPARATOR
+from celery_redis_plus.stored_message import BODY_SEPARATOR, UnreadableMessageError, read_envelope
 from celery_redis_plus.transport.once_sender import OnceSender
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from pyspark.sql import DataFrame, SparkSession
+
+logger = logging.getLogger(__name__)
 
 #: Headers that tell of the life that is over. `expires` would end the new one, and the original's deduplication take the place of
 #: the replay's own, by which it is sent once.
@@ -36,7 +38,8 @@ class Replayed:
         selected: messages that the condition chose.
         without_payload: of them, those whose payload is not archived, or whose body is too large for an event (over 1 MB); they
             cannot be sent.
-        sent: messages that the broker has stored; those that it knew under the replay's name are not. 0 in a dry run.
+        sent: messages that the broker has stored; those that it knew under the replay's name are not, nor those that cannot be
+            read, which the executor's log names. 0 in a dry run.
     """
 
     selected: int
@@ -118,7 +121,13 @@ def _sending(destination: Destination) -> Any:
         with OnceSender(destination.resolved_url(), prefix=destination.prefix, remember_s=destination.remember_s) as sender:
             for batch in batches:
                 for row in batch.to_pylist():
-                    count += _send(sender, row, destination)
+                    try:
+                        count += _send(sender, row, destination)
+                    except UnreadableMessageError as unreadable:
+                        logger.warning(
+                            "message %s of queue %r is not replayed, it cannot be read: %r", row["id"], row["queue"],
+                            unreadable.error, extra={"queue": row["queue"], "tag": row["id"]},
+                        )  # fmt: skip
         yield pa.record_batch({"sent": pa.array([count], pa.int64())})
 
     return send
@@ -126,7 +135,7 @@ def _sending(destination: Destination) -> Any:
 
 def _send(sender: OnceSender, row: dict[str, Any], destination: Destination) -> bool:
     line, _, body = row["payload"].partition(BODY_SEPARATOR)
-    envelope = json.loads(line)
+    envelope = read_envelope(line)
     headers = {name: value for name, value in envelope["headers"].items() if not name.startswith(_OVER)}
     if headers.get("expires") is not None:
         headers["expires"] = None
@@ -140,6 +149,6 @@ def _send(sender: OnceSender, row: dict[str, Any], destination: Destination) -> 
         body,
         headers=headers,
         properties=properties,
-        content_type=envelope["content-type"],
-        content_encoding=envelope["content-encoding"],
+        content_type=envelope.get("content-type", ""),
+        content_encoding=envelope.get("content-encoding", ""),
     )

@@ -30,6 +30,7 @@ TESTED = {
         "transport/kombu_message.py:broadcast_payload", "transport/kombu_message.py:load",
         "transport/kombu_message.py:payload_of",
     },
+    "tests/spark/test_replay_of_odd_messages.py": {"spark/replay.py:_send"},
     "tests/unit/test_odd_messages.py": {
         "broker/consumers/failures.py:_task_in",
         "migration/conversion.py:_from_kombu", "migration/conversion.py:_to_kombu", "transport/kombu_message.py:revive",
