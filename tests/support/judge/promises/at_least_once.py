@@ -45,24 +45,42 @@ def check(history: History, rules: Rules) -> Iterator[Violation]:
     for publish in history.of(PUBLISH):
         if publish.detail.get("dedup"):
             copies[publish.queue, publish.detail["dedup"]].append(publish)
+    # Thousands of messages may have one name.
+    settled: dict[tuple[str, tuple[str, ...]], bool] = {}
+    for publish, outcome in _kept(history):
+        # One message may stand for several publishes with its id.
+        same = copies.get((publish.queue, publish.detail.get("dedup", "")), [publish])
+        made = [one for one in same if may_stand_for(history, one, publish)] if same != [publish] else same
+        names = tuple(dict.fromkeys(one.name for one in made))
+        for queue in history.must_reach(publish):
+            seen_empty = drained.get(queue)
+            is_over = seen_empty is not None and seen_empty.tick >= outcome.tick
+            if not is_over and not rules.strict:
+                continue
+            if (queue, names) not in settled:
+                settled[queue, names] = _is_settled(history, _records(history, names), queue, publish, rules)
+            if settled[queue, names]:
+                continue
+            records = _records(history, names)
+            if is_over:
+                yield violation(NAME, f"{publish.name!r} was confirmed, and is gone from {queue!r}", *records, seen_empty)
+            else:
+                yield violation(NAME, f"{publish.name!r} is not settled, and {queue!r} was not seen empty since", *records)
+
+
+def _kept(history: History) -> Iterator[tuple[Record, Record]]:
+    """Yield the confirmed publishes to queues, with their confirmations, but for those that the server may have lost."""
     for publish in history.of(PUBLISH):
         outcome = history.outcome(publish)
         if outcome is None or outcome.kind != CONFIRMED or publish.detail.get("exchange"):
             continue
         replicated = bool(publish.detail.get("replicas"))
-        if any(rollback.undoes(publish.tick, outcome.tick, replicated=replicated) for rollback in history.rollbacks):
-            continue
-        # One message may stand for several publishes with its id.
-        same = copies.get((publish.queue, publish.detail.get("dedup", "")), [publish])
-        made = [one for one in same if may_stand_for(history, one, publish)] if same != [publish] else same
-        records = [record for one in made for record in history.of_message(one.name)]
-        for queue in history.must_reach(publish):
-            seen_empty = drained.get(queue)
-            if seen_empty is None or seen_empty.tick < outcome.tick:
-                if rules.strict and not _is_settled(history, records, queue, publish, rules):
-                    yield violation(NAME, f"{publish.name!r} is not settled, and {queue!r} was not seen empty since", *records)
-            elif not _is_settled(history, records, queue, publish, rules):
-                yield violation(NAME, f"{publish.name!r} was confirmed, and is gone from {queue!r}", *records, seen_empty)
+        if not any(rollback.undoes(publish.tick, outcome.tick, replicated=replicated) for rollback in history.rollbacks):
+            yield publish, outcome
+
+
+def _records(history: History, names: Sequence[str]) -> list[Record]:
+    return [record for name in names for record in history.of_message(name)]
 
 
 def _is_settled(history: History, records: Sequence[Record], queue: str, publish: Record, rules: Rules) -> bool:

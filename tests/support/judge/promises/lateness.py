@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -34,13 +35,14 @@ def latest_s(history: History) -> tuple[float, float]:
 
 def _after_their_eta(history: History) -> Iterator[tuple[Record, Record, float]]:
     """Yield a publish with an eta, its first delivery, and the seconds between them."""
+    # A name that is published again does not tell which message came.
+    times = Counter(publish.name for publish in history.of(PUBLISH))
     for publish in history.of(PUBLISH):
         outcome = history.outcome(publish)
-        deliveries = [record for record in history.by_name[publish.name] if record.kind == DELIVERED]
-        if not publish.detail.get("eta") or outcome is None or outcome.kind != CONFIRMED or not deliveries:
+        if not publish.detail.get("eta") or outcome is None or outcome.kind != CONFIRMED or times[publish.name] > 1:
             continue
-        delivery = deliveries[0]
-        if not history.rolled_back_between(publish.tick, delivery.tick):
+        delivery = next((record for record in history.by_name[publish.name] if record.kind == DELIVERED), None)
+        if delivery is not None and not history.rolled_back_between(publish.tick, delivery.tick):
             yield publish, delivery, delivery.tick - max(outcome.tick, due_at(publish, delivery))
 
 
