@@ -97,6 +97,8 @@ class MaintenanceService:
     #: process consumes may be in any, and its messages expire, and go on when they are dead.
     others: Sequence[MaintenanceService] = ()
     _reachable = True
+    #: Until when `flush` waits, on the monotonic clock, in seconds; None where it has not waited in vain.
+    _flush_until: float | None = None
     _watched_version = -1
     #: The queues that this process sweeps: those that it consumes, and those that no process consumes; and of when they are.
     _swept: Collection[str] = ()
@@ -319,8 +321,16 @@ class MaintenanceService:
         self._waker.wake()
 
     def flush(self, timeout_s: float) -> bool:
-        """Wait until nothing is left to settle, at most `timeout_s` seconds; return whether that was reached."""
-        return self._wait_until(lambda: not self.unacked_messages.waiting, timeout_s)
+        """Wait until nothing is left to settle, at most `timeout_s` seconds; return whether that was reached.
+
+        All calls while the broker is away share the time of the first one: a worker that ends closes several connections.
+        """
+        if self._flush_until is None:
+            self._flush_until = time.monotonic() + timeout_s
+        flushed = self._wait_until(lambda: not self.unacked_messages.waiting, self._flush_until - time.monotonic())
+        if flushed:
+            self._flush_until = None
+        return flushed
 
     def wait_until_reported(self) -> None:
         """Wait until the server knows what this process consumes, `REPORT_PATIENCE_S` at most; before its first claim."""
@@ -453,6 +463,7 @@ class MaintenanceService:
     def _note_reachable(self) -> None:
         if not self._reachable:
             self._reachable = True
+            self._flush_until = None
             logger.info("heartbeats and timers: the broker is reachable again")
 
     def _pause(self, seconds: float) -> None:

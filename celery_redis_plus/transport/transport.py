@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 DEFAULT_PORT = 6379
 #: Seconds for which a close waits for settlements that have to go out over another connection.
-CLOSE_FLUSH_S = 5.0
+CLOSE_FLUSH_S = 2.0
 #: Options without a meaning here that this process has named in its log: once is enough, and every connection has them.
 _reported: set[str] = set()
 

@@ -1,10 +1,13 @@
 """A connection that is closed because it broke."""
 
+import time
+
 import pytest
 from kombu import Connection, Producer
 
 from celery_redis_plus.maintenance.process_services import set_keeper
 from celery_redis_plus.maintenance.service import MaintenanceService
+from celery_redis_plus.transport.transport import CLOSE_FLUSH_S
 from tests.support.inbox import Inbox, publish
 from tests.support.services import end_services
 
@@ -87,3 +90,25 @@ def test_a_publish_on_a_channel_that_went_with_its_connection_is_retried_on_a_ne
         producer.publish("m", routing_key="q", retry=True, retry_policy={"max_retries": 3})
         assert connection.default_channel.queue_sizes("q").ready == 1
     end_services()
+
+
+def test_the_closes_of_a_worker_that_ends_share_one_wait(own_server):
+    """Celery closes after the loss, and again at the end; a supervisor kills what takes too long."""
+    try:
+        set_keeper(Worker(ends=True))
+        connections = [Connection(own_server.url()) for _ in range(3)]
+        inboxes = [Inbox(connection.channel(), f"q{number}", ack=False) for number, connection in enumerate(connections)]
+        for number, inbox in enumerate(inboxes):
+            publish(inbox.channel, f"q{number}", "m")
+            inbox.drain(1)
+        own_server.kill()
+        began = time.monotonic()
+        for connection, inbox in zip(connections, inboxes, strict=True):
+            with pytest.raises(connection.connection_errors):
+                inbox.drain(2)
+            connection.collect()
+        assert time.monotonic() - began < 2 * CLOSE_FLUSH_S
+    finally:
+        set_keeper(None)
+        own_server.start()
+        end_services()
