@@ -2,12 +2,14 @@
 -- Leaves tombstones of transient queues: a negative score in the list of queues. Removes those that are old, or beyond the
 -- bound: the oldest.
 -- KEYS  1 queues (zset)
--- ARGV  1 life of a tombstone (ms)  2 how many at most, then the queues
+-- ARGV  1 life of a tombstone (ms)  2 how many at most  3 whether they expired (1), or were deleted (0), then the queues. The tombstone of
+--       one that expired ends with a half: a process that consumes it declares it again.
 -- Returns how many tombstones went.
 -- @include now
 -- @include text
 local now = now_ms()
-for i = 3, #ARGV do redis.call('ZADD', KEYS[1], text(-now), ARGV[i]) end
+local score = text(-now) .. (ARGV[3] == '1' and '.5' or '')
+for i = 4, #ARGV do redis.call('ZADD', KEYS[1], score, ARGV[i]) end
 -- So many a call: the next one goes on.
 local MOST = 500
 local old = redis.call('ZRANGEBYSCORE', KEYS[1], '(' .. text(ARGV[1] - now), '(0', 'LIMIT', 0, MOST)

@@ -116,7 +116,9 @@ class Janitor:
             self._free_page()
 
     def _clear(self) -> None:
-        overdue = self._queues.overdue()
+        # What this process consumes it declares again, should it have expired: it was frozen, or the server's clock stepped.
+        here = {queue.name for queue in self._watched.all()}
+        overdue = [name for name in self._queues.overdue() if name not in here]
         if not overdue:
             return
         # In this order: what dies in between leaves a queue in the list, to be cleared by the next who looks.

@@ -188,7 +188,7 @@ class MaintenanceService:
         self._topology_recovery = TopologyRecovery(
             queues, bindings, self.watched, self.knowledge, shared, on_flush=self.lost_processes.run_soon
         )
-        self._janitor = Janitor(queues, bindings, self.watched, shared, on_gone=self._topology_recovery.look_for_flush)
+        self._janitor = Janitor(queues, bindings, self.watched, shared, on_gone=self._topology_recovery.run_soon)
         self._unconsumed_queues = UnconsumedQueues(queues, shared)
         self.consumer_heartbeats = ConsumerHeartbeats(
             Consumers(commands, keys, timeout_s=options.consumer_heartbeat_timeout, process=self.name),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -69,10 +70,6 @@ class TopologyRecovery:
         """Run next at once: the connection was away, and the server may have lost its data."""
         self._check_at = self._closely_at = 0.0
 
-    def look_for_flush(self) -> None:
-        """Run next at once, for the mark alone: a queue that is gone was deleted, perhaps, and is not to be declared again."""
-        self._check_at = 0.0
-
     def run(self) -> None:
         """Look, and declare again what is missing. Raises as `CommandConnection.call` does."""
         now = clock.now_s()
@@ -92,11 +89,13 @@ class TopologyRecovery:
         wanted = sorted(watched | self._knowledge.bound_queues())
         # Neither listed nor flushed: somebody has deleted it.
         missing = {
-            name for name, listed in self._queues.missing(wanted).items() if listed is not None or flushes != self._flushes
+            name: listed
+            for name, listed in self._queues.missing(wanted).items()
+            if listed is not None or flushes != self._flushes
         }
-        for name in missing & self._suspects:
-            self._declare(name)
-        self._suspects = missing - self._suspects
+        for name in missing.keys() & self._suspects:
+            self._declare(name, expired=flushes == self._flushes and missing[name] not in {None, math.inf})
+        self._suspects = missing.keys() - self._suspects
         if self._suspects:
             self._check_at = min(self._check_at, clock.now_s() + MISSING_RECHECK_S)
             return
@@ -105,14 +104,32 @@ class TopologyRecovery:
         self._flushes = flushes
         self._closely_at = now + CLOSELY * rest_s
 
-    def _declare(self, name: str) -> None:
+    def _declare(self, name: str, *, expired: bool) -> None:
         arguments = self._knowledge.queue(name) or QueueArguments(durable=True)
-        logger.warning(
-            "the record of queue %r, consumed or bound here, vanished from the server (flushed or evicted): it is declared again",
-            name,
-            extra={"queue": name},
-        )
+        if expired:
+            logger.warning(
+                "queue %r, consumed here, has expired: this process gave no sign of life in time, or the server's clock stepped. "
+                "It is declared again, and messages of the meantime are lost",
+                name,
+                extra={"queue": name},
+            )
+        else:
+            logger.warning(
+                "the record of queue %r, consumed or bound here, vanished from the server (flushed or evicted): it is declared "
+                "again",
+                name,
+                extra={"queue": name},
+            )
         try:
             self._queues.declare(name, arguments)
+            if expired:
+                self._bind(name)
         except PreconditionFailed as error:
             logger.warning("queue %r was declared otherwise meanwhile: %s", name, error, extra={"queue": name})
+
+    def _bind(self, name: str) -> None:
+        """Bind an expired queue as before: whoever has cleared it away has removed its bindings."""
+        for exchange in self._knowledge.bound_exchanges():
+            for binding in self._knowledge.bindings(exchange):
+                if binding.queue == name:
+                    self._bindings.bind(exchange, binding)

@@ -282,7 +282,8 @@ class Queues:
         listed = self._commands.ask([("ZSCORE", self._keys.queues, encode_name(name)) for name in gone])
         for name, score in zip(gone, listed, strict=True):
             place = None if score is None else float(score)
-            if place is None or place >= 0:
+            # The tombstone of a queue that expired ends with a half.
+            if place is None or place >= 0 or place % 1:
                 found[name] = place
         return found
 
@@ -327,10 +328,11 @@ class Queues:
         self._commands.call(script("delete"), self._keys.queue(name).delete, 1, 0, 0, if_id, after_ms)
         self.enlist(name, after_ms)
 
-    def _remember(self, names: Iterable[str]) -> None:
+    def _remember(self, names: Iterable[str], *, expired: bool = False) -> None:
         """Leave tombstones for `TOMBSTONE_S`, `MAX_TOMBSTONES` in all."""
         encoded = [encode_name(name) for name in names]
-        self._commands.call(script("tombstone_queues"), [self._keys.queues], TOMBSTONE_S * 1000, MAX_TOMBSTONES, *encoded)
+        limits = (TOMBSTONE_S * 1000, MAX_TOMBSTONES, int(expired))
+        self._commands.call(script("tombstone_queues"), [self._keys.queues], *limits, *encoded)
 
     def empty_trash(self, name: str, event_log: bytes | str = "") -> None:
         """Free the messages of a queue that was purged or deleted; `event_log` is the record of the events of a deleted one."""
@@ -385,7 +387,7 @@ class Queues:
     def bury(self, name: str) -> None:
         """Remember a vanished transient queue, unless it has come back meanwhile."""
         if not self.exists(name):
-            self._remember([name])
+            self._remember([name], expired=True)
 
     def clear_away(self, name: str) -> bool:
         """Remove what a queue without a record has left; return False where it has one."""
