@@ -4,6 +4,7 @@
 --       6 message (prefix of a hash)  7 meta (hash)
 -- ARGV  tags; one whose events are written may be followed by TAB, the reason of its event, TAB, the error's class name
 -- Returns how many were still there.
+-- Bound: the tags that are given.
 -- @include tag_flags
 
 local PLACES = 5

@@ -3,4 +3,5 @@
 -- KEYS  1 always_swept (set) or event_logs (set)
 -- ARGV  1 queue
 -- Returns 1 for a queue that was not in it.
+-- Bound: a fixed number of commands.
 return redis.call('SADD', KEYS[1], ARGV[1])

@@ -5,6 +5,7 @@
 --       6 meta (hash)  7 schedule_wakeup (zset, read)  8 expiry (zset)  9 dlx_outbox (zset)  10 dead (zset)  11 trash (zset, read)
 -- ARGV  1 how much older (ms), then messages whose headers name a time: tag, envelope that takes the place of the stored one
 -- Returns how many messages there are.
+-- Bound: none: all messages of the queue. It is for tests of applications only.
 -- @include text
 -- @include state_keys
 local queue, ms = state_keys(0), tonumber(ARGV[1])

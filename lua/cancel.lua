@@ -4,6 +4,7 @@
 --       6 meta (hash)  7 schedule_wakeup (zset)  8 expiry (zset)  9 dlx_outbox (zset)  10 dead (zset)  11 trash (zset, read)
 -- ARGV  1 to the dead letters (0/1)  2 how many dead letters the queue keeps at most, then tags
 -- Returns the tags that were there.
+-- Bound: the tags that are given, and 500 dead letters that go for them.
 -- @include now
 -- @include state_keys
 -- @include dead_letter

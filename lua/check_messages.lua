@@ -5,6 +5,7 @@
 --       7 schedule_wakeup (zset)  8 expiry (zset)  9 dlx_outbox (zset)  10 dead (zset)  11 trash (zset)
 -- ARGV  1 repair (0/1)  2 priority 0 comes first (0/1)  3 time that a claimed message gets whose place was lost (ms), then tags
 -- Returns per violation: tag, rule, what was found.
+-- Bound: the tags that are given.
 -- @include now
 -- @include ageing
 -- @include state_keys

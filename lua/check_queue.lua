@@ -4,6 +4,7 @@
 --       messages_index (zset), expiry (zset), dlx_outbox (zset), dead (zset), trash (zset)
 -- ARGV  1 repair (0/1)  2 time without a sweep after which no process can be sweeping a queue with messages (ms)
 -- Returns per violation: number of the key, rule, what was found; nothing of a queue without a record.
+-- Bound: the keys that are given, and a few entries of each.
 -- @include now
 -- @include tag
 local repair = ARGV[1] == '1'

@@ -5,6 +5,7 @@
 --       demands: `acl_check_cmd` does not count them, and a server of today (Redis 7.0, Valkey 9.1) ends on too few.
 -- Returns for each of them 1: allowed, 0: refused, -1: the server does not know it. The call itself is refused if the user may not
 -- touch the key.
+-- Bound: the keys that are given.
 local reply = {}
 for i, words in ipairs(cjson.decode(ARGV[1])) do
   for j, word in ipairs(words) do

@@ -5,6 +5,7 @@
 --       3 events that it lost, to be added  4 trim (0/1)  5 whose reader it is, such as the id of a folder; '' leaves that
 -- Returns how many events were trimmed in this step: 0 = no more to do. A step trims 10,000 at most, in whole nodes. An error
 -- 'OWNED' where the reader is of another owner. Nothing is noted where there is no stream any more.
+-- Bound: the readers of the queue's events, and 10,000 events that are trimmed, by whole nodes.
 -- @include now
 -- @include text
 

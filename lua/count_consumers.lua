@@ -3,6 +3,7 @@
 -- KEYS  1 consumers (zset)
 -- ARGV  none
 -- Returns how many there are.
+-- Bound: a fixed number of commands.
 -- @include now
 -- @include text
 return redis.call('ZCOUNT', KEYS[1], '(' .. text(now_ms()), '+inf')

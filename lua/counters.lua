@@ -3,4 +3,5 @@
 -- KEYS  1 meta (hash)  2 queue (zset)  3 delayed (zset)  4 messages_index (zset)
 -- ARGV  none
 -- Returns { record (field, value, ...), ready, delayed, unacked }.
+-- Bound: a fixed number of commands.
 return { redis.call('HGETALL', KEYS[1]), redis.call('ZCARD', KEYS[2]), redis.call('ZCARD', KEYS[3]), redis.call('ZCARD', KEYS[4]) }

@@ -4,6 +4,7 @@
 --       7 schedule_wakeup (zset)  8 expiry (zset)  9 dlx_outbox (zset)  10 dead (zset)  11 trash (zset, read)
 -- ARGV  1 tag  2 reason  3 how many dead letters the queue keeps at most
 -- Returns 'died'; 'dead' where it is a dead letter already; 'gone' where the queue does not have it any more.
+-- Bound: a fixed number of commands, and 500 dead letters that go for it.
 -- @include now
 -- @include state_keys
 -- @include dead_letter

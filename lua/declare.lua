@@ -8,6 +8,7 @@
 --       then the fields that the scripts read: name, value
 -- Returns { status, id and arguments that stand, ready, delayed, unacked }; status: 'created', 'exists', 'differs', or 'id' where the
 -- record is new and an id has to be drawn first.
+-- Bound: the fields and keys that are given.
 local record = redis.call('HMGET', KEYS[1], 'id', 'arguments', 'assumed')
 local status = 'exists'
 local assumes = ARGV[5] == 'assumed'

@@ -3,6 +3,7 @@
 -- KEYS  1 exchanges (hash)  [2 fanout (hash)]
 -- ARGV  1 exchange  2 record (text)  [3 limits  4 arguments, as publishers read them]
 -- Returns the record that stands.
+-- Bound: a fixed number of commands.
 redis.call('HSETNX', KEYS[1], ARGV[1], ARGV[2])
 local stands = redis.call('HGET', KEYS[1], ARGV[1])
 -- Also where the record stands: the other key may be lost alone.

@@ -8,6 +8,7 @@
 --       ('' = whatever it has)  [5 for how long the record stays (ms)]
 -- Returns { 1, ready messages that went with it, was it transient (0/1), record of its events or '' }; { 0, 0, 0, '' } where a
 -- condition forbids it.
+-- Bound: a few looks at each of the queue's consumers; a RENAME costs the same however many messages there are.
 -- @include now
 -- @include to_trash
 if ARGV[3] == '1' and redis.call('HEXISTS', KEYS[2], 'id') == 1 then return { 0, 0, 0, '' } end

@@ -3,6 +3,7 @@
 -- KEYS  1 dead (zset)  2 trash (zset)  3 message (prefix of a hash)  4 meta (hash)
 -- ARGV  tags; none = all, which go to the trash for the caller to empty
 -- Returns how many went.
+-- Bound: the tags that are given; without any, a RENAME.
 -- @include log_event
 -- @include to_trash
 local gone = #ARGV == 0 and to_trash(KEYS[2], { KEYS[1] }) or 0

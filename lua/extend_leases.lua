@@ -3,6 +3,7 @@
 -- KEYS  per queue: messages_index (zset), message (prefix of a hash, read), meta (hash)
 -- ARGV  1 visibility timeout (ms), then per queue: how many pairs follow, and the pairs: tag, claim number
 -- Returns the tags that this process no longer holds: another claim came, or they are settled.
+-- Bound: the pairs that are given.
 -- @include now
 -- @include timeouts
 local now, timeout = now_ms(), tonumber(ARGV[1])

@@ -6,6 +6,7 @@
 --       with_credit (zset)
 -- ARGV  1 first entry of the page  2 entries a page
 -- Returns the first entry of the next page; 0 when all are done, or the queue is a lasting one; -1 where the queue is gone.
+-- Bound: one page of each set of the queue.
 local record = redis.call('HMGET', KEYS[1], 'id', 'ttl', 'published')
 local ttl = record[2]
 if not record[1] then return -1 end

@@ -5,6 +5,7 @@
 -- ARGV  1 tag
 -- Returns { place, its score there, its rank there, envelope, claims, failures, holder, reason, time of death (ms), score that it
 -- returns to, error }, numbers as text and '' for what there is not; place: 'ready', 'delayed', 'claimed', 'dead', or '' where it is gone.
+-- Bound: a fixed number of commands.
 local tag = ARGV[1]
 local found = redis.call('HMGET', KEYS[4] .. tag, 'payload', 'claim', 'failed', 'owner', 'reason', 'died', 'score', 'error')
 for i, place in ipairs({ 'ready', 'delayed', 'claimed', 'message', 'dead', 'dead' }) do

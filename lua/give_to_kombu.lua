@@ -7,6 +7,7 @@
 --       4 its text in the list
 -- Returns for each message 1, or 0 where it does not wait any more, or for another time.
 -- No allow-oom: a full server refuses it before it writes anything.
+-- Bound: a fixed number of commands.
 -- @include now
 -- @include state_keys
 -- @include remove_waiting

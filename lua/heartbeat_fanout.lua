@@ -7,6 +7,8 @@
 -- Returns { newest id of the stream, broadcasts so far }: a cursor beyond them means that the stream has gone back.
 -- Publishers that wait for these subscribers are woken.
 -- A record that is missing (flushed, or taken for dead meanwhile) is made anew.
+-- Bound: the subscribers of the exchange, where the clock went back; else a fixed number of commands. The stream is trimmed by
+--       whole nodes.
 -- @include fanout
 local now = now_ms()
 -- The counts of a durable subscriber, with what its reader has counted since its last report.

@@ -3,6 +3,7 @@
 -- KEYS  1 dlx_outbox (zset) or dead (zset)  2 message (prefix of a hash)  3 meta (hash)
 -- ARGV  1 tag  2 counter of the source's record that counts it  3 names of the targets, packed for events, with commas between them
 -- Returns 1, or 0 where the message is no longer there.
+-- Bound: a fixed number of commands.
 -- @include log_event
 if not redis.call('ZSCORE', KEYS[1], ARGV[1]) then return 0 end
 log_event(KEYS[3], ARGV[1], 'moved', { target = ARGV[3] })

@@ -3,6 +3,7 @@
 -- KEYS  1 waiting_publishers (zset)  2 meta (hash) of a queue, or fanout (hash)
 -- ARGV  1 waiter  2 its message was refused, and counts as such (0/1)
 -- Returns 1 where it stood in the line, else 0.
+-- Bound: a fixed number of commands.
 -- @include now
 -- @include waiting_publishers
 local stood = redis.call('ZSCORE', KEYS[1], ARGV[1]) and 1 or 0

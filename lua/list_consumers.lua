@@ -4,6 +4,7 @@
 -- ARGV  1 first claimed message of the page  2 claimed messages a page
 -- Returns { claimed messages looked at, active consumer or '', holders, [ consumer, record, ... ] }: a record is a list of names and
 -- values; consumers come with the first page only.
+-- Bound: one page of claimed messages; with the first, two looks at each of the queue's consumers.
 -- @include now
 -- @include text
 local first, count = tonumber(ARGV[1]), tonumber(ARGV[2])

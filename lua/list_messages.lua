@@ -3,6 +3,7 @@
 -- KEYS  1 queue (zset), delayed (zset), messages_index (zset), dead (zset) or dlx_outbox (zset)  2 message (prefix of a hash)
 -- ARGV  1 rank of the first  2 entries at most  3 bytes of payload after which no further entry is read, then fields of the messages
 -- Returns how many there are, how many were looked at, then per message: tag, its score (ms), payload, those fields ('' = not set).
+-- Bound: one page.
 local listed = { redis.call('ZCARD', KEYS[1]), 0 }
 local found = redis.call('ZRANGE', KEYS[1], ARGV[1], ARGV[1] + ARGV[2] - 1, 'WITHSCORES')
 local bytes, most = 0, tonumber(ARGV[3])

@@ -3,6 +3,7 @@
 -- KEYS  1 message (prefix of a hash)
 -- ARGV  pairs: tag, claim number; a pair with an old claim number changes nothing
 -- Returns how many were noted.
+-- Bound: the pairs that are given.
 -- @include message
 local noted = 0
 for i = 1, #ARGV, 2 do

@@ -8,6 +8,7 @@
 --       then the names of the targets, packed for events
 -- Returns the number of targets that took it; -1 where the message is no longer there; -2 where no target has a record, and
 -- nothing has changed then.
+-- Bound: the targets that are given.
 -- @include enqueue
 local TARGET = 7
 -- Milliseconds that a copy lives on its way.

@@ -7,6 +7,7 @@
 -- ARGV  1 tag  2 its description in the target's events  3 the target's name, packed for events
 --       [4 its deduplication, see include/deduplication  5 the key of its id in the target]
 -- Returns its tag in the target; '' where it does not wait; 'NOQUEUE' where the target has no record, and nothing has changed.
+-- Bound: a fixed number of commands.
 -- @include now
 -- @include state_keys
 -- @include remove_waiting

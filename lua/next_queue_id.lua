@@ -3,6 +3,7 @@
 -- KEYS  1 queue_ids (string)
 -- ARGV  1 the number after which ids begin
 -- Returns the id.
+-- Bound: a fixed number of commands.
 local id = redis.call('INCR', KEYS[1])
 if id <= tonumber(ARGV[1]) then
   redis.call('SET', KEYS[1], ARGV[1])

@@ -3,6 +3,7 @@
 -- KEYS  1 queue (zset, read)  2 wakeup (zset)  3 meta (hash, read)
 -- ARGV  none
 -- Returns 1 where it rang.
+-- Bound: a fixed number of commands.
 -- @include notify
 if redis.call('EXISTS', KEYS[1]) == 0 then return 0 end
 notify(KEYS[2], KEYS[3])

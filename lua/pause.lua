@@ -5,6 +5,7 @@
 --       10 dead (zset, read)  11 trash (zset, read)  12 consumers (zset)  13 consumer (prefix of a hash)  14 with_credit (zset)
 -- ARGV  1 reason ('' = resume)  2 for how long (ms, 0 = for good)
 -- Returns 1; 0 where the queue has no record, or was not paused and shall go on.
+-- Bound: a fixed number of commands.
 -- @include now
 -- @include consumers
 local keys = consumer_keys(0)

@@ -14,6 +14,7 @@
 -- description, 'DUPLICATE ', the tag of the message that stands for it and its task's id
 -- already (nothing is written then).
 -- No allow-oom: a full server refuses it before it writes anything. First tries of ordinary messages go by `publish_ordinary`.
+-- Bound: a fixed number of commands.
 -- @include store_ordinary
 
 local record = redis.call('HMGET', KEYS[1],

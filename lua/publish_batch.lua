@@ -9,6 +9,7 @@
 -- 'ONE_BY_ONE' where it has what only `publish` or `publish_bounded` heeds: limits, events, times to live, differing consumers;
 -- or where a retry of these messages has been here (nothing is written then).
 -- No allow-oom: a full server refuses it before it writes anything.
+-- Bound: the messages that are given.
 -- @include now
 -- @include tag
 

@@ -16,6 +16,7 @@
 -- where the queue has no limits; 'REFUSED' where the publisher refuses and the limits are as it knows them, counted. Or a list:
 -- { 'CHANGED', limits, arguments of the queue }; { 'THROTTLE', us to sleep first }; { 'WAIT', ticket, live consumers... };
 -- { 'FULL', limit, its size, what it has, dead-lettered (0/1) }; { 'DROPPED', tag, how many died for it, were they kept (0/1) }.
+-- Bound: one message, 500 that it displaces, and 100 consumers where it has to wait.
 -- @include store_ordinary
 -- @include limits
 

@@ -8,6 +8,7 @@
 --       10 description of the message for events ('' = none was made)
 -- Returns the tag; '' for a duplicate; 'NOQUEUE' where the queue has no record, 'NEED_METADATA' where its events are written and
 -- there is no description (nothing is written then).
+-- Bound: a fixed number of commands.
 -- @include enqueue
 -- @include idempotent_publish
 -- @include state_keys

@@ -8,6 +8,7 @@
 -- Returns the entry's id, or '' for a duplicate; 'NOBODY' without subscribers. It is appended all the same: the register of
 -- subscribers may have been lost, and a reader that goes on then misses nothing. 'BOUNDED' where the exchange has limits, which
 -- only `publish_fanout_bounded` heeds; 'REDECLARED' where the exchange has another record, or none (nothing is written then).
+-- Bound: a fixed number of commands; the stream is trimmed by whole nodes.
 -- @include append_broadcast
 if redis.call('HGET', KEYS[5], ARGV[10]) ~= ARGV[11] then return 'REDECLARED' end
 if (redis.call('HGET', KEYS[2], 'limited') or '') ~= '' then return 'BOUNDED' end

@@ -10,6 +10,7 @@
 -- refuses and the limits are as it knows them, counted. Or a list: { 'CHANGED', limits, arguments of the exchange };
 -- { 'THROTTLE', us to sleep first }; { 'WAIT', ticket, subscribers that it waits for... }; { 'FULL', limit, its size, what it has, 0 };
 -- { 'DROPPED', id, how many of the oldest were dropped unread, 0 }.
+-- Bound: one broadcast; ten subscribers at a time until one counts.
 -- @include append_broadcast
 -- @include idempotent_publish
 -- @include limits

@@ -9,6 +9,7 @@
 -- another one, 'REROUTE' where the bindings have another version, 'NEED_METADATA' where its events are written (nothing is written
 -- then).
 -- No allow-oom: a full server refuses it before it writes anything.
+-- Bound: a fixed number of commands.
 -- @include now
 -- @include new_tag
 

@@ -3,6 +3,7 @@
 -- KEYS  1 trash (zset)  2 meta (hash)  3 wakeup (zset)  4 expiry (zset)  5.. queue (zset), delayed (zset)
 -- ARGV  none
 -- Returns how many messages went.
+-- Bound: a fixed number of commands: a RENAME costs the same however many messages there are.
 -- @include now
 -- @include release_capacity
 -- @include to_trash

@@ -6,6 +6,7 @@
 -- Returns { id, ready, delayed, unacked, dead, live consumers, ms since the oldest ready message became ready, reason of the pause,
 -- its end (ms, '0' = none), published, delivered }, texts '' for what there is not; an id of '' means that there is no such queue. Of
 -- a queue whose messages age, the oldest is the one that is next.
+-- Bound: 256 steps, one for each priority.
 -- @include now
 -- @include ageing
 local now = now_ms()

@@ -3,6 +3,7 @@
 -- KEYS  1 message (prefix of a hash)
 -- ARGV  triples: tag, claim number, error as broker/consumers/last_error.py packs it; a triple with an old claim number changes nothing
 -- Returns how many were noted.
+-- Bound: the messages that are given.
 local noted = 0
 for i = 1, #ARGV, 3 do
   local hash = KEYS[1] .. ARGV[i]

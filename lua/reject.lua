@@ -5,6 +5,7 @@
 --       6 meta (hash)  7 schedule_wakeup (zset)  8 expiry (zset)  9 dlx_outbox (zset)  10 dead (zset)  11 trash (zset, read)
 -- ARGV  1 reason  2 how many dead letters the queue keeps at most, then pairs: tag, claim number (a stale one changes nothing)
 -- Returns { how many were moved or removed, how many old dead letters had to go }.
+-- Bound: the tags that are given, and 500 dead letters that go for them.
 -- @include now
 -- @include state_keys
 -- @include dead_letter

@@ -5,6 +5,7 @@
 -- ARGV  1 was seen by the consumer, so it is redelivered next time (0/1)
 --       then triples: tag, claim number, ms for which it waits (0 = none); one with an old claim number changes nothing
 -- Returns how many went back.
+-- Bound: the messages that are given.
 -- @include now
 -- @include return_to_queue
 -- @include log_event

@@ -5,6 +5,7 @@
 --       4 report deaths since (ms, exclusive; '' = only those found now)
 -- Returns { now, suspects, death, ... }: the server's time, how many are overdue for the first time, and the deaths since then, each as
 -- 'time cursor number missed label id'; also those that another process has noticed.
+-- Bound: a few looks at each of the exchange's subscribers that are overdue.
 -- @include fanout
 local now = now_ms()
 local suspects = 0

@@ -3,6 +3,7 @@
 -- KEYS  1 processes (hash)  2 watchers (zset)  3 watch_wakeup (prefix of a zset)
 -- ARGV  1 process  2 record that the caller has seen  3 new record ('' = none)
 -- Returns 1; 0 where the record is another one by now, and nothing was changed.
+-- Bound: a fixed number of commands.
 -- @include processes
 if redis.call('HGET', KEYS[1], ARGV[1]) ~= ARGV[2] then return 0 end
 if ARGV[3] == '' then

@@ -5,6 +5,7 @@
 --       10 dead (zset, read)  11 trash (zset, read)  12 consumers (zset)  13 consumer (prefix of a hash)  14 with_credit (zset)
 -- ARGV  1 consumer
 -- Returns 1 where that changed something.
+-- Bound: a fixed number of commands.
 -- @include consumers
 local keys = consumer_keys(0)
 local changed = redis.call('ZREM', keys.with_credit, ARGV[1])

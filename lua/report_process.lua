@@ -6,6 +6,7 @@
 --       the process knows, then processes without a connection: they are no watchers any more
 -- Returns { state, version, how many processes there are, process, record, ... }. States: watching; alone (there is no other process); standby (there are
 -- watchers enough); unknown (its record is gone: it has to send it). A watcher gets the records where it knows another version, a standby those of the watchers.
+-- Bound: one look at each process, where the records have changed; and the processes that are given.
 -- @include processes
 local now = now_ms()
 local me, record, most, lease, longest = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])

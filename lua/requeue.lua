@@ -8,6 +8,7 @@
 --       then triples: tag, claim number, ms for which it waits (-1 = as its queue says); one with an old claim number changes nothing
 -- Returns { how many left the consumer, how many of them died, how many old dead letters had to go, deaths as return_to_queue.lua has them,
 -- { tag, headers and properties of one that pauses for the first time } }.
+-- Bound: the messages that are given, and 500 dead letters that go for them.
 -- @include now
 -- @include state_keys
 -- @include return_to_queue

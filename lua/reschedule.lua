@@ -5,6 +5,7 @@
 --       11 trash (zset, read)
 -- ARGV  1 tag  2 eta (ms since the epoch, '+ms' from now, 0 = now)
 -- Returns 1, or 0 where it does not wait.
+-- Bound: a fixed number of commands.
 -- @include now
 -- @include state_keys
 -- @include return_to_queue

@@ -3,6 +3,7 @@
 -- KEYS  1 dlx_outbox (zset)  2 dead (zset)  3 message (prefix of a hash)  4 meta (hash)
 -- ARGV  for each message its tag, and the error that kept it from being sent on, as its hash has it; '' for none
 -- Returns { how many are kept, how many were removed and counted as discarded }.
+-- Bound: the tags that are given.
 local transient = redis.call('HEXISTS', KEYS[4], 'ttl') == 1
 local kept, discarded = 0, 0
 for i = 1, #ARGV, 2 do

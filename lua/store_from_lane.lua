@@ -6,6 +6,7 @@
 --       6 its description in the queue's events  7 for how long the ids of finished moves are kept (ms)
 -- Returns 1, or 0 where it is stored already; 'NOQUEUE' where the queue has no record, 'LATE' where it is too late: nothing has changed.
 -- No allow-oom: a full server refuses it before it writes anything.
+-- Bound: a fixed number of commands.
 -- @include now
 -- @include enqueue
 local now = now_ms()

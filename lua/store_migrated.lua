@@ -7,6 +7,7 @@
 --       5 eta (ms since the epoch, 0 = now)  6 expiry, as for publish  7 its description in the queue's events
 -- Returns for each message 1, or 0 where it is stored already; 'NOQUEUE' where the queue has no record, and nothing has changed.
 -- No allow-oom: a full server refuses it before it writes anything.
+-- Bound: a fixed number of commands.
 -- @include now
 -- @include enqueue
 

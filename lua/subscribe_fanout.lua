@@ -3,6 +3,7 @@
 -- KEYS  1 stream (stream)  2 fanout (hash)  3 subscribers (zset: deadlines)  4 cursors (zset)  5 subscriber (hash)
 -- ARGV  1 id  2 timeout (ms)  3 label  4 id of the durable subscriber it reads for, or ''
 -- Returns { cursor, number of its entry, up to which id entries may have been delivered before ('' = none) }.
+-- Bound: a fixed number of commands.
 -- @include fanout
 local now = now_ms()
 local doubt = ''

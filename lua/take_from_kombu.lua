@@ -7,6 +7,7 @@
 --       7 its description in the queue's events
 -- Returns for each message 1, or 0 where kombu has it no more; 'NOQUEUE' where the queue has no record, and nothing has changed.
 -- No allow-oom: a full server refuses it before it writes anything.
+-- Bound: a fixed number of commands.
 -- @include now
 -- @include enqueue
 

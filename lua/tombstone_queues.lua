@@ -5,6 +5,7 @@
 -- ARGV  1 life of a tombstone (ms)  2 how many at most  3 whether they expired (1), or were deleted (0), then the queues. The tombstone of
 --       one that expired ends with a half: a process that consumes it declares it again.
 -- Returns how many tombstones went.
+-- Bound: the queues that are given, and 500 tombstones that go.
 -- @include now
 -- @include text
 local now = now_ms()

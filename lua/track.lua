@@ -4,6 +4,7 @@
 -- ARGV  1 ack timeout (ms)  2 how long the state is kept after it (ms)  3 description (text)  4 payload, for dead letters of
 --       recipients that have no queue of their own ('' = they have)  5.. recipients
 -- Returns the deadline (ms since the epoch).
+-- Bound: the recipients that are given.
 -- @include now
 -- @include track
 local now = now_ms()

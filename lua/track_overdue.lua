@@ -4,6 +4,7 @@
 -- ARGV  1 asker  2 for how long no other process gets the same answer (ms)
 -- Returns { ms until the deadline } before it, or while another asker is at work; { -1 } where it is resolved or unknown; else
 -- { 0, description, payload, then per overdue recipient: name, tag ('' = none) }.
+-- Bound: a few looks at each recipient of the delivery.
 -- @include now
 local now = now_ms()
 local track = redis.call('HMGET', KEYS[1], 'deadline', 'resolved', 'about', 'payload', 'asker', 'asked', 'began')

@@ -3,6 +3,7 @@
 -- KEYS  1 track (hash)  2 track_events (stream)
 -- ARGV  1 recipient  2 outcome (queued, delivered, or a final one: include/track.lua)  3 tag of its message ('' = none)
 -- Returns 1 where this was news, 0 where the recipient is none, or has given its final answer.
+-- Bound: a fixed number of commands.
 -- @include now
 -- @include track
 local field = 'to:' .. ARGV[1]

@@ -3,6 +3,7 @@
 -- KEYS  1 subscribers (zset: deadlines)  2 cursors (zset)  3 subscriber (hash)
 -- ARGV  1 id ('' = none)  2 cursor  3 number of its entry  4 id of the durable subscriber, or ''  5 forget the durable one (0/1)
 -- Returns how many records are left; where that is none, no key is.
+-- Bound: a fixed number of commands; the stream is trimmed by whole nodes.
 -- @include fanout
 if ARGV[1] ~= '' then
   redis.call('ZREM', KEYS[2], ARGV[1])

@@ -62,11 +62,11 @@ def test_every_script_has_its_flags():
     assert [name for name in NAMES if source(name).partition("\n")[0] != "#!lua" + flags(name)] == []
 
 
-def test_every_script_has_purpose_keys_arguments_and_result():
+def test_every_script_has_purpose_keys_arguments_result_and_bound():
     def lacks(name):
         lines = source(name).splitlines()
         header = "\n".join(line for line in lines if line.startswith("-- "))
-        parts = [part for part in ("-- KEYS  ", "-- ARGV  ", "-- Returns ") if part not in header]
+        parts = [part for part in ("-- KEYS  ", "-- ARGV  ", "-- Returns ", "-- Bound: ") if part not in header]
         return parts if lines[1].startswith("-- ") else ["its purpose", *parts]
 
     assert {name: lacks(name) for name in NAMES if lacks(name)} == {}

@@ -1,0 +1,212 @@
+"""What one script call looks at is bounded, on a broker with 200,000 messages, 10,000 queues, 2,000 consumers, 5,000 bindings.
+
+Each call is made by a script that counts what it looks at and fails beyond the bound (`tests/support/bounding.py`). The server's
+own time of the longest call of each script is printed, never asserted: `pytest -s`.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from redis.exceptions import RedisError, ResponseError
+
+from celery_redis_plus import scripts
+from celery_redis_plus.broker.consumers.registry import Consumer
+from celery_redis_plus.broker.exchanges.routing import Binding
+from celery_redis_plus.connection.command_connection import CommandConnection
+from celery_redis_plus.scripts import Script, script
+from tests.integration.scripts import workshop
+from tests.integration.scripts.test_failing_scripts import SCENARIOS, Scenario
+from tests.integration.scripts.test_headers import NAMES
+from tests.support.bounding import MESSAGE, bounded
+from tests.support.clock import scripts_read_a_key
+from tests.support.filling import fill
+
+#: What one call may look at: 10 to 20 ms of the server's time.
+MOST = 10_000
+MESSAGES, IN_OTHER_PLACES, QUEUES, CONSUMERS, BINDINGS = 200_000, 20_000, 10_000, 2_000, 5_000
+#: They leave nothing for the others.
+DESTRUCTIVE = ("purge", "delete_dead", "empty_trash", "delete")
+
+
+class BoundedConnection(CommandConnection):
+    """A connection whose scripts fail beyond the bound; it notes which were called."""
+
+    fails = None
+    called: set[str] = set()  # noqa: RUF012 - of all connections of the test
+
+    def call_packed(self, what: Script, packed: bytes) -> Any:
+        return super().call_packed(*self._bounded(what, packed))
+
+    def send_packed_nowait(self, what: Script, packed: bytes, **options: Any) -> None:
+        super().send_packed_nowait(*self._bounded(what, packed), **options)
+
+    def _bounded(self, what: Script, packed: bytes) -> tuple[Script, bytes]:
+        self.called.add(what.name)
+        one = bounded(what, MOST)
+        return one, packed.replace(what.sha, one.sha, 1)
+
+
+#: Has the first ready messages expire.
+EXPIRE = """
+for _, tag in ipairs(redis.call('ZRANGE', KEYS[1], 0, ARGV[1] - 1)) do redis.call('HSET', KEYS[2] .. tag, 'expires', 1) end
+"""
+
+
+def consumer(number: int, queue: str = "q") -> Consumer:
+    return Consumer(f"{number:012x}.1", queue, f"tag{number}")
+
+
+def many_consumers(shop: workshop.Workshop) -> None:
+    for number in range(CONSUMERS):
+        shop.consumers.join(consumer(number))
+
+
+def expired(shop: workshop.Workshop) -> None:
+    """Have all ready messages expire, then claim: the first call of the first worker after a night."""
+    shop.publish(b"mortal", life="+1000")
+    tag = shop.tag("ready", -1)
+    shop.client.zadd(shop.q.ready, {tag: 1})
+    shop.client.eval(EXPIRE, 2, shop.q.ready, shop.q.message, MOST)
+    shop.claim(credit=4)
+
+
+#: Calls of scripts that touch no message, and calls of others as large brokers make them.
+CALLS: dict[str, Callable[[workshop.Workshop], Any]] = {
+    "claim": expired,
+    "register_consumer": many_consumers,
+    "heartbeat_consumers": lambda shop: shop.consumers.beat([consumer(number) for number in range(50)]),
+    "list_consumers": lambda shop: shop.consumers.list("q"),
+    "count_consumers": lambda shop: shop.queues.consumer_count("q"),
+    "deregister_consumer": lambda shop: shop.consumers.leave("q", consumer(0).id),
+    "recover_sessions": lambda shop: shop.run(
+        "recover_sessions", shop.q.consumer_keys, "", 500, 5, 5, *(f"{number:012x}" for number in range(20))
+    ),
+    "release_session": lambda shop: shop.run(
+        "release_session",
+        [shop.q.ready, shop.q.index, shop.q.message, shop.q.wakeup, shop.q.expiry, shop.q.schedule_wakeup, shop.q.meta],
+        "nobody", "", 500,
+    ),
+    "bind": lambda shop: (
+        [shop.bindings.bind("e", Binding(f"q{number}", "k")) for number in range(BINDINGS)],
+        shop.bindings.unbind_queues(["q7"]),
+        shop.bindings.delete("e"),
+    ),
+    "list_overdue": lambda shop: (
+        shop.client.zadd(shop.keys.queues, {f"t{number}": 1 for number in range(QUEUES)}),
+        shop.queues.overdue(),
+    ),
+    "tombstone_queues": lambda shop: (
+        shop.client.zadd(shop.keys.queues, {f"t{number}": -1 for number in range(QUEUES)}),
+        shop.queues.bury("gone"),
+    ),
+    "extend_queue_ttl": lambda shop: shop.queues.touch("q"),
+    "find_message": lambda shop: shop.messages.find("q", shop.tag("ready", MESSAGES // 2)),
+    "list_messages": lambda shop: shop.dead.page("q"),
+    "queue_overview": lambda shop: shop.run(
+        "queue_overview",
+        [getattr(shop.q, kind) for kind in ("meta", "ready", "delayed", "index", "message", "dlx_outbox", "dead", "consumers")],
+    ),
+}  # fmt: skip
+#: Their bound is what the caller gives, or what stands in their headers: subscribers, processes, readers of events, recipients.
+NOT_CALLED = {
+    "advance", "check_messages", "check_queue", "check_rights", "commit_events", "end_event_log", "heartbeat_fanout",
+    "list_subscribers", "notify", "publish_fanout_bounded", "record_error", "remove_expired_subscribers", "report_process",
+    "suspect_subscribers", "track", "track_overdue", "unsubscribe_fanout",
+}  # fmt: skip
+
+
+def has_a_loop(name: str) -> bool:
+    """Return whether a script, without its includes, repeats anything: one that does not runs a fixed number of commands."""
+    source = re.sub(r"--.*", "", scripts._read(f"{name}.lua"))  # noqa: SLF001 - its text, before the includes
+    return re.search(r"\b(for|while|repeat)\b", source) is not None
+
+
+def test_every_script_is_called_on_a_large_broker_or_runs_a_fixed_number_of_commands():
+    assert {name for name in NAMES if has_a_loop(name)} <= SCENARIOS.keys() | CALLS.keys() | NOT_CALLED
+    assert NOT_CALLED.isdisjoint(SCENARIOS.keys() | CALLS.keys())
+
+
+@pytest.fixture
+def make(redis_client, monkeypatch):
+    monkeypatch.setattr(workshop, "FailingConnection", BoundedConnection)
+    for module in (sys.modules["celery_redis_plus.stored_message"], workshop):
+        monkeypatch.setattr(module, "LARGE_BODY", workshop.LARGE, raising=False)
+    opened = []
+
+    def shop(**arguments: Any) -> workshop.Workshop:
+        one = workshop.Workshop(redis_client)
+        opened.append(one)
+        one.fill(**arguments)
+        for place, count in ((one.q.delayed, IN_OTHER_PLACES), (one.q.index, IN_OTHER_PLACES), (one.q.dead, IN_OTHER_PLACES)):
+            if redis_client.exists(place):
+                fill(redis_client, one.q, place, count)
+        fill(redis_client, one.q, one.q.ready, MESSAGES)
+        return one
+
+    with scripts_read_a_key():
+        yield shop
+    for one in opened:
+        one.commands.close()
+
+
+def by_arguments() -> dict[str, list[tuple[str, Scenario]]]:
+    found = defaultdict(list)
+    for name, scenarios in SCENARIOS.items():
+        for scenario in scenarios:
+            found[str(scenario.arguments)].append((name, scenario))
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arguments", by_arguments())
+def test_a_call_looks_at_a_bounded_number_of_entries(make, redis_client, arguments):
+    cases = sorted(by_arguments()[arguments], key=lambda case: DESTRUCTIVE.index(case[0]) if case[0] in DESTRUCTIVE else -1)
+    shop = make(**cases[0][1].arguments)
+    redis_client.config_set("slowlog-max-len", 10_000)
+    redis_client.config_set("slowlog-log-slower-than", 1_000)
+    redis_client.slowlog_reset()
+    over = []
+    for name, call in CALLS.items() if arguments == "{}" else ():
+        try:
+            call(shop)
+        except ResponseError as error:
+            assert MESSAGE in str(error), name  # noqa: PT017 - all calls are made, whatever one finds
+            over.append(str(error))
+        assert name in BoundedConnection.called
+    for _, scenario in cases:
+        try:
+            run(shop, scenario)
+        except (RedisError, ValueError, IndexError) as error:
+            # They were written for a queue with a few messages: whether they do what they should is another test's matter.
+            over += [str(error)] if MESSAGE in str(error) else []
+    names = {bounded(script(name), MOST).sha: name for name in NAMES}
+    longest: dict[str, int] = defaultdict(int)
+    for entry in redis_client.slowlog_get(10_000):
+        command, sha, *_ = [*entry["command"].split(), b""]
+        if command.upper() == b"EVALSHA" and sha in names:
+            longest[names[sha]] = max(longest[names[sha]], entry["duration"])
+    print(f"{arguments}: longest calls in ms, while they are counted:", {name: us / 1000 for name, us in longest.items()})  # noqa: T201
+    assert not over
+
+
+def run(shop: workshop.Workshop, scenario: Scenario) -> None:
+    shop.held = shop.claim(credit=2)
+    scenario.before(shop)
+    scenario.act(shop)
+
+
+def test_a_walk_over_all_messages_is_found(redis_client):
+    """The first claim after a night, as it was: a call that goes on until it has looked at all."""
+    source = scripts.compose(
+        "#!lua\nfor _, tag in ipairs(redis.call('ZRANGE', KEYS[1], 0, -1)) do redis.call('EXISTS', tag) end\nreturn 1\n"
+    )
+    redis_client.zadd("queue:{q}", {f"{number}": number for number in range(MOST)})
+    walk = bounded(Script("walk", source), MOST)
+    with pytest.raises(Exception, match=MESSAGE):
+        redis_client.eval(walk.source, 1, "queue:{q}")
