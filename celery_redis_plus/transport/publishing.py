@@ -34,6 +34,9 @@ ATTEMPT = "celery_redis_plus.attempt"
 LOCAL_PROPERTIES = frozenset({ATTEMPT, TRACK, TASK_DELIVERY, "delivery_tag", "body_encoding", "eta"})
 
 
+#: So often a message is routed anew because the bindings have changed while they were read; then those that were read last count.
+MAX_REROUTES = 5
+
 #: Task id -> id of the task that stands for it already, of deduplicated publishes; for a caller who asks for it by a dict.
 duplicate_tasks: ContextVar[dict[str, str] | None] = ContextVar("standing_tasks", default=None)
 
@@ -188,7 +191,8 @@ class ExchangePublisher:
         queues = bindings.route(exchange, routing_key, headers)
         if bindings.is_fanout(exchange):
             return None
-        routed_by = bindings.routed_by(exchange)
+        # Who reads many bindings while many are added would never be done.
+        routed_by = bindings.routed_by(exchange) if attempt.reroutes < MAX_REROUTES else None
         routed = False
         refused: PublishRefused | None = None
         for queue in queues:
@@ -197,6 +201,7 @@ class ExchangePublisher:
                 outgoing.routed_by = routed_by
                 taken = publisher.to_queue(queue, outgoing, attempt, still_bound)
                 if taken is None:
+                    attempt.reroutes += 1
                     return None
                 routed = taken or routed
             except PublishRefused as error:

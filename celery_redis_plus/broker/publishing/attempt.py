@@ -32,6 +32,8 @@ class PublishAttempt:
     done: tuple[str, ...] = ()
     #: Queue -> its message's tag, for a publisher who asks for it by an empty dict.
     tags: dict[str, str] | None = None
+    #: How often the bindings that it was routed by had changed meanwhile.
+    reroutes: int = 0
     #: The stored message with the same deduplication id; then this one is not stored.
     duplicate_of: str | None = None
     #: The id of that message's task.

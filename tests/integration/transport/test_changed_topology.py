@@ -318,3 +318,21 @@ def test_who_consumed_in_the_old_state_gets_what_a_new_consumer_does(world, conn
     world.stop()
     world.listen(made.after)
     assert heard == world.outcome(plain, connect(), "heard by a new one")
+
+
+def test_a_publisher_is_done_although_bindings_never_stop_changing(connect, monkeypatch):
+    channel, other = connect().default_channel, connect().default_channel
+    ONE["direct"].declare(channel)
+    bindings, bound = channel.session.bindings, []
+    refresh = bindings.refresh
+
+    def slow_refresh(exchange: str) -> Any:
+        table = refresh(exchange)
+        bound.append(f"key{len(bound)}")
+        other.queue_bind("two", EXCHANGE, bound[-1])
+        return table
+
+    monkeypatch.setattr(bindings, "refresh", slow_refresh)
+    kombu.Producer(channel).publish("x", exchange=EXCHANGE, routing_key=KEY)
+    assert len(bound) > 1
+    assert [channel.queue_sizes(queue).ready for queue in ("one", "two")] == [1, 0]
