@@ -273,9 +273,16 @@ OF_AN_EXCHANGE = (
         _F.stream,
         "stream",
         "Broadcasts: `head` (number, producer.number, routing key) and `payload`.",
-        "Trimmed to what a subscriber still needs, within `stream_maxlen` and `stream_max_age`; the key goes with the exchange.",
+        "Trimmed to what a subscriber still needs, within `stream_maxlen` and `stream_max_age`. Without subscribers the key goes "
+        "after `stream_max_age`, and that of an auto-delete exchange after `subscriber_timeout`.",
     ),
-    KeyDescription(_F.meta, "hash", "Counters of a fanout exchange.", WITH_EXCHANGE, FANOUT_FIELDS),
+    KeyDescription(
+        _F.meta,
+        "hash",
+        "Counters of a fanout exchange.",
+        "Until the exchange is deleted; of an auto-delete exchange, `subscriber_timeout` without subscribers.",
+        FANOUT_FIELDS,
+    ),
     KeyDescription(_F.subscribers, "zset", "Live subscribers: id -> when it is overdue, ms since the epoch.", WITH_EXCHANGE),
     KeyDescription(_F.cursors, "zset", "Subscriber -> number of the last broadcast that it has processed.", WITH_EXCHANGE),
     KeyDescription(

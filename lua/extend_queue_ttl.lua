@@ -12,8 +12,11 @@ local ttl = record[2]
 if not record[1] then return -1 end
 if not ttl then return 0 end
 redis.call('PEXPIRE', KEYS[1], ttl)
--- A queue that nothing was ever published to has no other key.
-if not record[3] then return 0 end
+-- A queue that nothing was ever published to has no other key, but what tells which of its consumers come first.
+if not record[3] then
+  redis.call('PEXPIRE', KEYS[12], ttl)
+  return 0
+end
 local first, count = tonumber(ARGV[1]), tonumber(ARGV[2])
 local full = false
 for i = 3, #KEYS do

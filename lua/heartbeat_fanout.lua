@@ -25,6 +25,7 @@ end
 for i = 2, #ARGV, 7 do
   local id, timeout, cursor, number, label, durable, counts = unpack(ARGV, i, i + 6)
   local stored = redis.call('HGET', KEYS[5], id)
+  if not stored then keep_for_subscriber(KEYS[1], KEYS[2]) end
   local record = stored and parse_record(stored) or { since = text(now) }
   record.cursor, record.number, record.timeout, record.label = cursor, tonumber(number), timeout, label
   record.state = 'live'

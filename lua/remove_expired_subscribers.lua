@@ -2,7 +2,8 @@
 -- Removes subscribers of a fanout stream that gave no sign of life twice in a row, and drops broadcasts that no subscriber waits for.
 -- KEYS  1 stream (stream)  2 fanout (hash)  3 subscribers (zset: deadlines)  4 cursors (zset)  5 subscriber (hash)  6 dead_subscribers (zset)
 -- ARGV  1 age up to which entries are kept (ms; 0 = any)  2 second chance (ms)  3 how long deaths are remembered (ms)
---       4 report deaths since (ms, exclusive; '' = only those found now)
+--       4 report deaths since (ms, exclusive; '' = only those found now)  5 for how long stream and counters stay without a subscriber
+--       (ms; 0 = for ever, and the stream for ARGV 1)
 -- Returns { now, suspects, death, ... }: the server's time, how many are overdue for the first time, and the deaths since then, each as
 -- 'time cursor number missed label id'; also those that another process has noticed.
 -- Bound: a few looks at each of the exchange's subscribers that are overdue.
@@ -35,6 +36,14 @@ for _, id in ipairs(redis.call('ZRANGEBYSCORE', KEYS[3], '-inf', text(now), 'LIM
   end
 end
 if redis.call('EXISTS', KEYS[1]) == 1 then trim(KEYS[1], KEYS[4], KEYS[5], ARGV[1]) end
+-- Whoever subscribes again takes the end away. Limits are no counters: they stay.
+if redis.call('EXISTS', KEYS[4]) == 0 then
+  local stays = ARGV[5] ~= '0' and ARGV[5] or ARGV[1]
+  if stays ~= '0' and redis.call('PTTL', KEYS[1]) == -1 then redis.call('PEXPIRE', KEYS[1], stays) end
+  if ARGV[5] ~= '0' and redis.call('PTTL', KEYS[2]) == -1 and redis.call('HEXISTS', KEYS[2], 'limited') == 0 then
+    redis.call('PEXPIRE', KEYS[2], ARGV[5])
+  end
+end
 -- A look that was later than now was before a step of the clock back.
 local since = ARGV[4]
 if since == '' or tonumber(since) > now then since = text(now - 1) end

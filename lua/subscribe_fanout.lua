@@ -7,6 +7,7 @@
 -- @include fanout
 local now = now_ms()
 local doubt = ''
+keep_for_subscriber(KEYS[1], KEYS[2])
 local stored = ARGV[4] ~= '' and redis.call('HGET', KEYS[5], ARGV[4])
 local record
 if stored then

@@ -239,7 +239,7 @@ class BrokerAdmin:
             self._commands, timeout_s=self._options.subscriber_timeout, max_age_s=self._options.stream_max_age
         )
         prefix = self._options.stream_prefix(self._commands.connector.address.db)
-        names = [name for name in sorted(self._bindings.names_of_type("fanout")) if _is_named(name, patterns)]
+        names = [name for name in sorted(self._bindings.of_type("fanout")) if _is_named(name, patterns)]
         return {name: registry.subscribers(self._keys.fanout(name, prefix)) for name in names}
 
     def counters(self, queue: str) -> Counters:

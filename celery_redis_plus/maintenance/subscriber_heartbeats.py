@@ -152,8 +152,9 @@ class SubscriberHeartbeats:
 
     def reap(self) -> None:
         """Clear away dead subscribers of all fanout exchanges, and tell of deaths, by any process."""
-        for exchange in self._bindings.names_of_type("fanout"):
-            now_ms, deaths = self._registry.reap(self._fanout_keys(exchange), self._reaped_ms.get(exchange))
+        for exchange, record in self._bindings.of_type("fanout").items():
+            keys, since_ms = self._fanout_keys(exchange), self._reaped_ms.get(exchange)
+            now_ms, deaths = self._registry.reap(keys, since_ms, auto_delete=record.auto_delete)
             self._reaped_ms[exchange] = now_ms
             for death in deaths:
                 _tell(exchange, death, ours=death.at_ms == now_ms)

@@ -23,6 +23,12 @@ local function last_id(stream)
   end
 end
 
+-- Stream and counters have an end while there is no subscriber: remove_expired_subscribers.lua.
+local function keep_for_subscriber(stream, fanout)
+  redis.call('PERSIST', stream)
+  redis.call('PERSIST', fanout)
+end
+
 local function broadcasts_so_far(fanout)
   return tonumber(redis.call('HGET', fanout, 'count') or 0)
 end

@@ -168,12 +168,11 @@ class Bindings:
         """Return the names of all exchanges."""
         return [decode_name(name) for name in self._commands.command("HKEYS", self._keys.exchanges)]
 
-    def names_of_type(self, kind: str) -> list[str]:
-        """Return the names of the exchanges of a type."""
+    def of_type(self, kind: str) -> dict[str, ExchangeRecord]:
+        """Return the exchanges of a type: name -> record."""
         flat = self._commands.command("HGETALL", self._keys.exchanges)
-        return [
-            decode_name(name) for name, record in zip(flat[::2], flat[1::2], strict=True) if decode_exchange(record).type == kind
-        ]
+        records = {decode_name(name): decode_exchange(record) for name, record in zip(flat[::2], flat[1::2], strict=True)}
+        return {name: record for name, record in records.items() if record.type == kind}
 
     def delete(self, exchange: str) -> None:
         """Remove the exchange and its bindings; its queues stay."""

@@ -164,15 +164,18 @@ class SubscriberRegistry:
             )  # fmt: skip
         return arguments
 
-    def reap(self, keys: FanoutKeys, since_ms: int | None = None) -> tuple[int, list[SubscriberDeath]]:
+    def reap(
+        self, keys: FanoutKeys, since_ms: int | None = None, *, auto_delete: bool = False
+    ) -> tuple[int, list[SubscriberDeath]]:
         """Remove the dead; return the server's time in ms, and all deaths after `since_ms` that any process noticed.
 
-        None reports only what this call has found.
+        None reports only what this call has found. Without subscribers the stream ends after `max_age_s`, and that of an
+        `auto_delete` exchange after `timeout_s`, with its counters.
         """
         now, _, *deaths = self._commands.call(
             script("remove_expired_subscribers"), (*keys.registry(), keys.dead),
             self._max_age_ms, int(SECOND_CHANCE_S * 1000), int(DEATH_KEPT_S * 1000),
-            "" if since_ms is None else since_ms,
+            "" if since_ms is None else since_ms, self._timeout_ms if auto_delete else 0,
         )  # fmt: skip
         return int(now), [_subscriber_death(text) for text in deaths]
 

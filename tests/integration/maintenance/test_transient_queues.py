@@ -248,3 +248,13 @@ def test_an_auto_delete_queue_that_an_exchange_feeds_goes_at_once(channel, redis
     queue = kombu.Queue("fed", kombu.Exchange("news", type="topic"), routing_key="#", auto_delete=True, expires=60, durable=False)
     Inbox(channel, queue).cancel()
     assert not redis_client.exists("meta:{fed}")
+
+
+def test_what_tells_the_order_of_consumers_has_the_ttl_of_a_queue_without_messages(connect, redis_client):
+    """A worker that is killed leaves nothing of the queue of its events."""
+    channel = connect().channel()
+    queue = kombu.Queue("celeryev.x", queue_arguments={"x-expires": 60_000}, auto_delete=True)
+    queue(channel).declare()
+    redis_client.zadd("with_credit:{celeryev.x}", {"nobody": "-inf"})
+    assert channel.session.queues.touch("celeryev.x")
+    assert 0 < redis_client.pttl("with_credit:{celeryev.x}") <= 60_000
