@@ -278,7 +278,7 @@ def test_two_active_consumers_are_not_single(run):
 @breaks(delays)
 def test_a_sweep_that_promotes_too_much_delivers_early(run):
     due = "local due = due_in(queue.delayed)"
-    every = "local due = redis.call('ZRANGEBYSCORE', queue.delayed, '-inf', '+inf', 'LIMIT', 0, limit)"
+    every = "local due = redis.call('ZRANGEBYSCORE', queue.delayed, '-inf', '+inf', 'LIMIT', 0, 10)"
     with changed("sweep.lua", due, every):
         inbox = run.inbox("q")
         run.publish("in an hour", headers={"x-delay": 3_600_000})
@@ -288,7 +288,7 @@ def test_a_sweep_that_promotes_too_much_delivers_early(run):
 
 @breaks(lateness, Rules(late_s=1))
 def test_an_enqueue_that_adds_to_a_delay_delivers_late(run):
-    with changed("include/enqueue.lua", "eta = delay and now + delay or", "eta = delay and now + delay + 1500 or"):
+    with changed("include/enqueue.lua", "eta = delay and due_after(delay) or", "eta = delay and due_after(delay) + 1500 or"):
         inbox = run.inbox("q")
         run.publish("soon", headers={"x-delay": 100})
         inbox.drain(1)
