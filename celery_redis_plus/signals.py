@@ -38,8 +38,9 @@ class SubscriberDied:
 
     Attributes:
         queue, exchange: whose broadcasts. subscriber: its id in the registry. host: where it ran, as `host:pid`.
-        unread: how many broadcasts it had not processed; 0 for a reader of a durable subscriber, which keeps its cursor.
-        cursor: id of the last entry that it had processed. at_ms: when it was declared dead, ms since the epoch (server's clock).
+        unread: how many broadcasts it had not reported as processed, once a second: at most so many were not. 0 for a reader of a
+        durable subscriber, which keeps its cursor. cursor: id of the last entry that it had reported.
+        at_ms: when it was declared dead, ms since the epoch (server's clock).
     """
 
     queue: str

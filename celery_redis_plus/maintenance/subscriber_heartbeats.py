@@ -168,7 +168,7 @@ def _tell(exchange: str, death: SubscriberDeath, *, ours: bool) -> None:
     logger.log(
         logging.WARNING if ours else logging.DEBUG,
         "subscriber %s of exchange %r on %s is dead: no sign of life within its time, nor after its second chance; %d "
-        "broadcast(s) after entry %s were not processed by it",
+        "broadcast(s) at most, after entry %s, were not processed by it",
         death.id, exchange, death.host, death.unread, death.cursor, extra={"exchange": exchange},
     )  # fmt: skip
     notify(SubscriberDied(death.queue, exchange, death.id, death.host, death.unread, death.cursor, death.at_ms))
