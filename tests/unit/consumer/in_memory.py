@@ -193,7 +193,7 @@ class InMemoryConnection:
             start=lambda: None, check=lambda: None, wake=lambda: None, lost_processes=SimpleNamespace(told_busy=True),
             watched=SimpleNamespace(add=lambda *_: None, remove=lambda *_: None),
             consumer_heartbeats=SimpleNamespace(run_soon=lambda: None, deregister=lambda *_: None),
-            positions=SimpleNamespace(owned=lambda *_: [], find=lambda tag: None),
+            positions=SimpleNamespace(owned=lambda *_: [], find=lambda tag: None), process_end=SimpleNamespace(begun=False),
         )  # fmt: skip
         self.acknowledger = self.claim_commands.acks = InMemoryAcks(self.claim_commands, unacked)
         self.leases = SimpleNamespace(certain_s=math.inf, confirm=lambda message: not message.lease_lost)
