@@ -207,12 +207,13 @@ class InMemoryConnection:
         self.ownership = SimpleNamespace(check=lambda queue: None)
         self.tracking = SimpleNamespace(delivered=lambda *_: None, settled=lambda *_: None)
         self.bound: dict[str, Any] = {}
+        self.keep_alive_s, self.inherited = math.inf, False
         self.bindings = SimpleNamespace()
 
     def check(self) -> None:
         pass
 
-    check_process = check
+    check_process = keep_alive = check
 
     def have_ended(self, processes: object) -> bool:
         return False
