@@ -8,13 +8,16 @@ import redis
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
-from celery_redis_plus.broker.publishing.publisher import NEED_METADATA
+from celery_redis_plus.broker.publishing.publisher import NEED_METADATA, NO_QUEUE, REDECLARED
 from celery_redis_plus.errors import ServerUnreachable
 from celery_redis_plus.stored_message import Outgoing
 from tests.property.world import LARGE, VISIBILITY_MS, Logical, Message, World, queues
 from tests.support.invariants import LEVEL
 
 lives = st.sampled_from((None, None, None, None, 0, 1, 2_500, VISIBILITY_MS + 5_000))
+
+#: Answers by which a publish, or a late original of it, has stored nothing.
+NOTHING_STORED = {NEED_METADATA, NO_QUEUE, REDECLARED}
 
 
 class Publishing(World):
@@ -80,7 +83,7 @@ class Publishing(World):
             # Its body has been taken over by the retry, or has expired.
             assert "staged" in str(error)  # noqa: PT017 - the error is the answer that nobody reads
             return
-        if reply and reply != NEED_METADATA:
+        if reply and reply not in NOTHING_STORED:
             # Behind EVALSHA, hash and number of keys stand the keys; one of them is the prefix of messages.
             prefix = packed.split(b"\r\n")[2::2][5 if what.name == "publish_ordinary" else 6]
             self.stored(self.by_body[self.stored_body(prefix + reply)], reply.decode())
@@ -136,7 +139,7 @@ class Publishing(World):
         except ServerUnreachable:
             self.commands.accident = None
             reply = self.commands.lost_reply
-            if reply and reply != NEED_METADATA:
+            if reply and reply not in NOTHING_STORED:
                 self.stored(logical, reply.decode())
             return
         assert stored
