@@ -272,6 +272,7 @@ class CommandConnection(PersistentConnection):
     def _aside(self) -> Iterator[CommandConnection]:
         """Give a signal handler a connection of its own, since it has interrupted a call on this one."""
         aside = CommandConnection(self.connector, self.purpose, timeout=self.timeout)
+        aside.on_failure = self.on_failure
         try:
             yield aside
         finally:

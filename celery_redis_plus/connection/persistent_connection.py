@@ -62,7 +62,8 @@ class PersistentConnection:
         self._learns_id = learns_id
         #: Names the keys on account of which the server refuses a call.
         self.refused_keys = RefusedKeys(connector)
-        #: Called when an open connection failed; a close in order, or of an idle connection, does not count.
+        #: Called when an open connection failed, or one could not be opened: what its user had begun over it may be half done.
+        #: A close in order, or of an idle connection, does not count.
         self.on_failure: Callable[[], None] = lambda: None
         self._reset()
         forks.on_fork_in_child(self)
@@ -198,25 +199,36 @@ class PersistentConnection:
         self._used = now
         if self.connector.finder is not None:
             self._leave_old_master(self.connector.finder)
-        if self._connection is None:
-            credentials = self.connector.credentials
-            self._login, self._login_retry_at = None if credentials is None else credentials.login(), inf
-            self._connection = self.connector.open(self.purpose, timeout=self.timeout)
-            if self.connector.finder is not None:
-                self.connector.finder.inquiry.join(self)
-            self._read, self._arrived = replies_of(self._connection)
-            self._identity = identity(self.fileno())
-            self._closer = weakref.finalize(self, _close, self._connection)
-            self._closer.atexit = False
-            self.generation += 1
-            self.opened_at = now
-            self.peer = (getattr(self._connection, "host", ""), getattr(self._connection, "port", 0))
-            if self._learns_id:
-                self._learn_id(self._connection)
-            self._opened()
+        connection = self._connection
+        if connection is None:
+            try:
+                connection = self._open_anew(now)
+            except BaseException:
+                # What it raises leaves here as that of an open connection does, so its user ends in the same way.
+                self.on_failure()
+                raise
         elif self._login is not None and self.login_due:
-            self._log_in_again(self._connection)
-        return self._connection
+            self._log_in_again(connection)
+        return connection
+
+    def _open_anew(self, now: float) -> Connection:
+        """Open a connection at `now`, on `clock`, in seconds. Raises as `connect` does."""
+        credentials = self.connector.credentials
+        self._login, self._login_retry_at = None if credentials is None else credentials.login(), inf
+        connection = self._connection = self.connector.open(self.purpose, timeout=self.timeout)
+        if self.connector.finder is not None:
+            self.connector.finder.inquiry.join(self)
+        self._read, self._arrived = replies_of(connection)
+        self._identity = identity(self.fileno())
+        self._closer = weakref.finalize(self, _close, connection)
+        self._closer.atexit = False
+        self.generation += 1
+        self.opened_at = now
+        self.peer = (getattr(connection, "host", ""), getattr(connection, "port", 0))
+        if self._learns_id:
+            self._learn_id(connection)
+        self._opened()
+        return connection
 
     def _leave_old_master(self, finder: MasterFinder) -> None:
         """Ask who the master is, if it is time to. Raises as `check_master` does."""

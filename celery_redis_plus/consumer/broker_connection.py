@@ -177,7 +177,7 @@ class BrokerConnection:
     def _make_publishing(self) -> None:
         options = self.options
         self.wait_queues = tuple(
-            PublisherWaitQueue(self.commands, keys_of, self._capacity_connection)
+            PublisherWaitQueue(self.commands, keys_of, self._capacity_connection, on_failure=self._failed)
             for keys_of in (self.keys.queue, self.fanout_keys)
         )
         timeouts = PublishTimeouts(options.publish_timeout, options.throttle_threshold)
@@ -295,11 +295,14 @@ class BrokerConnection:
         return any(isinstance(owner, BrokerConnection) and self.service.delivering.all_here({owner.id}) for owner in owners)
 
     def _failed(self) -> None:
-        if self._has_worked and not self.broken:
+        """Note that one of the connections has failed: what its error leaves must not be closed in order."""
+        worked = self._has_worked
+        if worked and not self.broken:
             self.service.note_lost_connection()
         self.broken = True
         self.owned_queues.disown()
-        signals.broker_lost(self.address.display())
+        if worked:
+            signals.broker_lost(self.address.display())
 
     def new_consumer_id(self) -> str:
         """Return the id of one more consumer."""

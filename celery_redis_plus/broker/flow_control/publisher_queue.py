@@ -13,7 +13,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from celery_redis_plus.connection.forks import lock_of
 from celery_redis_plus.errors import ServerTimeout
@@ -33,14 +35,21 @@ class PublisherWaitQueue:
         commands: CommandConnection,
         keys_of: Callable[[str], QueueKeys | FanoutKeys],
         new_connection: Callable[[], BlockingConnection],
+        *,
+        on_failure: Callable[[], None],
     ) -> None:
-        """Leave the line over `commands`; `new_connection` makes a connection for each thread that waits at the same time.
+        """Wait for nothing yet.
 
-        `keys_of` spells the keys of a queue, or of a fanout exchange.
+        Args:
+            commands: by which a waiter leaves the line.
+            keys_of: spells the keys of a queue, or of a fanout exchange.
+            new_connection: makes a connection for each thread that waits at the same time.
+            on_failure: called before the error of such a connection leaves `wait`.
         """
         self._commands = commands
         self._keys_of = keys_of
         self._new_connection = new_connection
+        self._on_failure = on_failure
         self._idle: list[BlockingConnection] = []
         self._lock = lock_of(self)
         self._prefix = secrets.token_hex(6)
@@ -64,9 +73,11 @@ class PublisherWaitQueue:
         except ServerTimeout:
             # The server ends the call by its wall clock: after a step back that is late. The next try shows whether it lives.
             blocking.abort()
-        except BaseException:
+        except BaseException as error:
             # A call that was interrupted would answer to the next one who waits.
             blocking.abort()
+            if isinstance(error, RedisConnectionError | RedisTimeoutError | OSError):
+                self._on_failure()
             raise
         finally:
             with self._lock:
