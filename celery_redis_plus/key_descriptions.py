@@ -20,8 +20,8 @@ _TRACK, _TRACK_EVENTS = _KEYS.track("ID")
 _PROCESSES, _WATCHERS, _WATCH_WAKEUP = _KEYS.processes
 
 #: How long keys live; a sentence that several keys share.
-WITH_QUEUE = "As long as it has members; in a transient queue it has the queue's TTL."
-WITH_MESSAGE = "As long as the message; its TTL is the queue's, where that is transient."
+WITH_QUEUE = "As long as it has members; in a transient queue it has the record's `ttl`."
+WITH_MESSAGE = "As long as the message; its TTL is the record's `ttl`, where the queue is transient."
 WITH_EXCHANGE = "Until the exchange's last subscriber and binding are gone."
 FREED = "Until the sweep, or the caller of the purge, has freed them."
 FOREVER = "As long as the database."
@@ -136,7 +136,7 @@ OF_A_QUEUE = (
         _Q.wakeup_of("CONSUMER"),
         "zset",
         "The same for some of the consumers: those of a priority, or one (its id): a member `work` or `active`.",
-        "Until the consumer takes it, or leaves; in a transient queue it has the queue's TTL.",
+        "Until the consumer takes it, or leaves; in a transient queue it has the record's `ttl`.",
         plain_writers=TAKEN_BY_CONSUMER,
     ),
     KeyDescription(
@@ -156,7 +156,7 @@ OF_A_QUEUE = (
         _Q.consumer + b"CONSUMER",
         "hash",
         "The record of one consumer.",
-        "Until the consumer leaves or is removed as dead; in a transient queue it has the queue's TTL.",
+        "Until the consumer leaves or is removed as dead; in a transient queue it has the record's `ttl`.",
         CONSUMER_FIELDS,
     ),
     KeyDescription(
@@ -171,7 +171,7 @@ OF_A_QUEUE = (
         "zset",
         "Consumers with credit: id -> priority; and '' at -inf. It exists exactly while the queue has rules for its "
         "consumers (pause, single active consumer, priorities, rate, owner): a claim of a plain queue checks for it.",
-        "Until the queue has no such rules; in a transient queue it has the queue's TTL.",
+        "Until the queue has no such rules; in a transient queue it has the record's `ttl`.",
     ),
     KeyDescription(
         _Q.waiting_publishers,

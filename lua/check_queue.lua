@@ -8,8 +8,8 @@
 -- @include now
 -- @include tag
 local repair = ARGV[1] == '1'
-local record = redis.call('HMGET', KEYS[1], 'id', 'ttl', 'swept', 'paused')
-local ttl, swept, paused = record[2], record[3], record[4]
+local record = redis.call('HMGET', KEYS[1], 'id', 'expires', 'swept', 'paused')
+local expires, swept, paused = record[2], record[3], record[4]
 if not record[1] then return {} end
 local found = {}
 
@@ -27,14 +27,14 @@ if #found > 0 then return found end
 for i = 1, #KEYS do
   local left = redis.call('PTTL', KEYS[i])
   -- The list of consumers expires by itself in any queue.
-  if left >= 0 and not ttl and i ~= 5 then
+  if left >= 0 and not expires and i ~= 5 then
     report(i, 'expires', 'in ' .. left .. ' ms, in a lasting queue')
     if repair then redis.call('PERSIST', KEYS[i]) end
   end
 end
-if ttl and redis.call('PTTL', KEYS[1]) == -1 then
+if expires and redis.call('PTTL', KEYS[1]) == -1 then
   report(1, 'never-expires', 'the record of a transient queue')
-  if repair then redis.call('PEXPIRE', KEYS[1], ttl) end
+  if repair then redis.call('PEXPIRE', KEYS[1], expires) end
 end
 local now = now_ms()
 local patience = tonumber(ARGV[2])

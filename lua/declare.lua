@@ -4,22 +4,38 @@
 -- is right as long as its id stands (`broker/exchanges/known_queues.py`).
 -- KEYS  1 meta (hash)  2 queue (zset)  3 delayed (zset)  4 messages_index (zset)  5 with_credit (zset)  6 expiry (zset)
 --       7 dlx_outbox (zset)  8 dead (zset)  9 wakeup (zset)  10 schedule_wakeup (zset)  11 consumers (zset)
--- ARGV  1 arguments (text)  2 ttl of an unused transient queue (ms, '' = lasting)  3 queue id ('' = not drawn yet)  4 format version,
+-- ARGV  1 arguments (text)  2 how long an unused transient queue lives (ms, '' = lasting)  3 queue id ('' = not drawn yet)  4 format version,
 --       then the fields that the scripts read: name, value
 -- Returns { status, id and arguments that stand, ready, delayed, unacked }; status: 'created', 'exists', 'differs', or 'id' where the
--- record is new and an id has to be drawn first.
+-- record is new and an id has to be drawn first; or 'remains' where that is so, and an expired transient queue of this name has left
+-- messages, which have to go first.
 -- Bound: the fields and keys that are given.
+-- @include text
+-- The keys of a transient queue live for so many ms, or so many times as long as its record, which is renewed in time: they are there
+-- as long as the record is, and the messages need not be renewed as often as it. A janitor clears away what an expired record
+-- leaves; this only bounds what is left where no process lives.
+local KEYS_TTL_MS, KEYS_TTL_FACTOR = 3600000, 4
+
+-- Whether messages are left of a transient queue: their sets expire. Those of a lasting one whose record was lost stay.
+local function has_remains()
+  for _, i in ipairs({ 2, 3, 4, 6, 7, 8 }) do
+    if redis.call('PTTL', KEYS[i]) >= 0 then return true end
+  end
+  return false
+end
+
 local record = redis.call('HMGET', KEYS[1], 'id', 'arguments', 'assumed')
 local status = 'exists'
+local ttl
 local assumes = ARGV[5] == 'assumed'
 local fields = { 'arguments', ARGV[1], 'format', ARGV[4] }
 for i = 5, #ARGV do fields[#fields + 1] = ARGV[i] end
 if ARGV[2] ~= '' then
-  fields[#fields + 1] = 'ttl'
-  fields[#fields + 1] = ARGV[2]
+  ttl = text(math.max(ARGV[2] * KEYS_TTL_FACTOR, KEYS_TTL_MS))
+  for _, item in ipairs({ 'expires', ARGV[2], 'ttl', ttl }) do fields[#fields + 1] = item end
 end
 if not record[1] then
-  if ARGV[3] == '' then return { 'id', '', '', 0, 0, 0 } end
+  if ARGV[3] == '' then return { has_remains() and 'remains' or 'id', '', '', 0, 0, 0 } end
   redis.call('HSET', KEYS[1], 'id', ARGV[3], unpack(fields))
   -- What a transient queue of this name has left would vanish by its TTL, with the messages that are added to it.
   if ARGV[2] == '' then
@@ -40,6 +56,6 @@ if ARGV[2] ~= '' and status ~= 'differs' and not assumes then redis.call('PEXPIR
 if status ~= 'differs' and redis.call('HEXISTS', KEYS[1], 'restricted') == 1 then
   -- As lua/include/consumers.lua has it: plain claims leave the queue alone from now on.
   redis.call('ZADD', KEYS[5], '-inf', '')
-  if ARGV[2] ~= '' then redis.call('PEXPIRE', KEYS[5], ARGV[2]) end
+  if ttl then redis.call('PEXPIRE', KEYS[5], ttl) end
 end
 return { status, record[1], record[2] or ARGV[1], redis.call('ZCARD', KEYS[2]), redis.call('ZCARD', KEYS[3]), redis.call('ZCARD', KEYS[4]) }

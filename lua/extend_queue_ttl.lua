@@ -1,26 +1,40 @@
 #!lua flags=allow-oom
--- Keeps a transient queue that is in use: moves on the expiry of its keys and of its messages, a page at a time. Whether it is
--- transient, and for how long it lives, says its record: it may have been deleted and declared again.
+-- Keeps a transient queue that is in use: moves on the expiry of its record and of its other keys, which live much longer
+-- (`declare.lua`). So each message has its turn only four times in its TTL, from one process: the first that asks then makes a pass
+-- over them, a page a call, and the others go without. Whether the queue is transient, and for how long it lives, says its record:
+-- it may have been deleted and declared again.
 -- KEYS  1 meta (hash)  2 message (prefix of a hash)  3.. queue (zset), delayed (zset), messages_index (zset),
 --       expiry (zset), dlx_outbox (zset), dead (zset), wakeup (zset), schedule_wakeup (zset), consumers (zset),
 --       with_credit (zset)
 -- ARGV  1 first entry of the page  2 entries a page
--- Returns the first entry of the next page; 0 when all are done, or the queue is a lasting one; -1 where the queue is gone.
+-- Returns the first entry of the next page; 0 when all are done, or are not to be done yet, or the queue is a lasting one; -1 where
+-- the queue is gone.
 -- Bound: one page of each set of the queue.
-local record = redis.call('HMGET', KEYS[1], 'id', 'ttl', 'published')
-local ttl = record[2]
+-- @include now
+-- @include text
+-- The sets of messages among the keys. `expiry` has no message that `queue` has not.
+local PLACES = { 3, 4, 5, 7, 8 }
+local record = redis.call('HMGET', KEYS[1], 'id', 'expires', 'ttl', 'published', 'renewed')
+local expires, ttl, renewed = record[2], record[3], record[5]
 if not record[1] then return -1 end
-if not ttl then return 0 end
-redis.call('PEXPIRE', KEYS[1], ttl)
+if not expires then return 0 end
+redis.call('PEXPIRE', KEYS[1], expires)
 -- A queue that nothing was ever published to has no other key, but what tells which of its consumers come first.
-if not record[3] then
+if not record[4] then
   redis.call('PEXPIRE', KEYS[12], ttl)
   return 0
 end
+local now = now_ms()
 local first, count = tonumber(ARGV[1]), tonumber(ARGV[2])
+if first == 0 then
+  for i = 3, #KEYS do redis.call('PEXPIRE', KEYS[i], ttl) end
+  if renewed and now - renewed < ttl / 4 then return 0 end
+end
+-- With each page: nobody else begins a pass while this one goes on, nor too soon after it. One that its process does not end is
+-- followed by another in time.
+redis.call('HSET', KEYS[1], 'renewed', text(now))
 local full = false
-for i = 3, #KEYS do
-  redis.call('PEXPIRE', KEYS[i], ttl)
+for _, i in ipairs(PLACES) do
   if redis.call('TYPE', KEYS[i]).ok == 'zset' then
     -- From the end: what consumers take from the front does not shift these.
     local tags = redis.call('ZREVRANGE', KEYS[i], first, first + count - 1)

@@ -18,7 +18,8 @@
 -- @include store_ordinary
 
 local record = redis.call('HMGET', KEYS[1],
-  'id', 'ttl', 'next', 'message_ttl', 'limited', 'event_log', 'wakeup', 'quiet', 'ageing', 'published', 'newest')
+  'id', 'ttl', 'next', 'message_ttl', 'limited', 'event_log', 'wakeup', 'quiet', 'ageing', 'published', 'newest',
+  'expires')
 if not record[1] then return 'NOQUEUE' end
 local rank, staged = tonumber(ARGV[2]), KEYS[9]
 if not rank then
@@ -75,6 +76,6 @@ local tag = enqueue(KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], record
   ARGV[1], rank, ARGV[3], staged, KEYS[7], ARGV[7])
 remember_number(KEYS[8], ARGV[4], ARGV[5] == '1', ARGV[6])
 -- What a transient queue leaves goes with it.
-if record[2] and tonumber(record[2]) < tonumber(ARGV[6]) then redis.call('PEXPIRE', KEYS[8], record[2]) end
+if record[12] and tonumber(record[12]) < tonumber(ARGV[6]) then redis.call('PEXPIRE', KEYS[8], record[12]) end
 if ARGV[9] then remember_duplicate(ARGV[9], tag) end
 return tag

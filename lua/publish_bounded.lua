@@ -31,7 +31,7 @@ end
 
 -- RECORD of include/enqueue.lua, and what the queue's messages count for.
 local record = redis.call('HMGET', meta,
-  'id', 'ttl', 'next', 'message_ttl', 'limited', 'event_log', 'wakeup', 'quiet', 'ageing', 'published', 'newest', 'bytes')
+  'id', 'ttl', 'next', 'message_ttl', 'limited', 'event_log', 'wakeup', 'quiet', 'ageing', 'published', 'newest', 'bytes', 'expires')
 if not record[1] then return 'NOQUEUE' end
 if routed_by ~= '' and (redis.call('HGET', KEYS[15], 'version') or '0') ~= routed_by then
   unstage()
@@ -130,7 +130,7 @@ local function put()
     ARGV[1], tonumber(rank), ARGV[3], staged, queue.expiry, ARGV[7])
   remember_number(producer, ARGV[4], retry, window)
   -- What a transient queue leaves goes with it.
-  if record[2] and tonumber(record[2]) < tonumber(window) then redis.call('PEXPIRE', producer, record[2]) end
+  if record[13] and tonumber(record[13]) < tonumber(window) then redis.call('PEXPIRE', producer, record[13]) end
   if ARGV[11] then remember_duplicate(ARGV[11], tag) end
   return tag
 end

@@ -71,7 +71,8 @@ class Janitor:
         if now >= self._list_at:
             self._list(now)
         slice_ = Slice()
-        for queue, at in list(self._touch_at.items()):
+        # A long pass over one queue's messages waits for the queues that it would keep from their turn.
+        for queue, at in sorted(self._touch_at.items(), key=lambda item: item[0] in self._touched):
             if now >= at and not slice_.over:
                 self._touch(queue, now, slice_)
         if slice_.over:
@@ -102,8 +103,9 @@ class Janitor:
         self._shared.unpublished.pop(queue, None)
         while (page := self._queues.touch_page(queue, page)) > 0:
             if slice_.over:
-                # It stays due, and goes on from there.
+                # It stays due, and goes on from there, behind the others.
                 self._touched[queue] = page
+                self._touch_at[queue] = self._touch_at.pop(queue)
                 return
         self._touch_at[queue] = now + ttl_ms / 2000
         if page < 0:

@@ -1,4 +1,4 @@
--- Gives keys of a transient queue that a script may just have made the queue's time to live (`ttl`: ms, or false in a lasting queue).
+-- Gives keys of a transient queue that a script may just have made the time to live of its keys (`ttl`: ms, or false in a lasting queue).
 -- One that has an expiry keeps it: only use of the queue moves that on (`extend_queue_ttl.lua`).
 local function keep_ttl(ttl, ...)
   if not ttl then return end

@@ -58,7 +58,8 @@ class _Queue:
     id: bytes | None
     arguments: bytes | None
     format: int
-    ttl: bytes | None
+    #: How long it lives unused, in ms; None: it is a lasting one.
+    expires: bytes | None
 
 
 class RegistryChecks:
@@ -100,12 +101,12 @@ class RegistryChecks:
             commands: list[tuple[bytes | str | int, ...]] = []
             for name in page:
                 commands.append(("ZSCORE", self._keys.queues, encode_name(name)))
-                commands.append(("HMGET", self._keys.queue(name).meta, "id", "arguments", "format", "ttl"))
+                commands.append(("HMGET", self._keys.queue(name).meta, "id", "arguments", "format", "expires"))
             replies = self._commands.ask(commands)
             for number, name in enumerate(page):
-                listed, (queue_id, arguments, layout, ttl) = replies[2 * number : 2 * number + 2]
+                listed, (queue_id, arguments, layout, expires) = replies[2 * number : 2 * number + 2]
                 position = None if listed is None else float(listed)
-                queues.append(_Queue(name, position, queue_id, arguments, int(layout or 0), ttl))
+                queues.append(_Queue(name, position, queue_id, arguments, int(layout or 0), expires))
         return queues
 
     def _without_record(self, queue: _Queue, tags: list[bytes], now_ms: int) -> Iterator[Suspect]:
@@ -157,9 +158,9 @@ class RegistryChecks:
         except InvalidArgument as error:
             yield Suspect(Violation("unreadable-record", name, "", str(error)), None)
             return
-        if queue.listed is None or (queue.listed < 0 and queue.ttl is not None):
-            ttl: int | str = "" if queue.ttl is None else int(queue.ttl)
-            yield Suspect(Violation("unlisted", name, "", "in no list of queues"), partial(self._queues.enlist, name, ttl))
+        if queue.listed is None or (queue.listed < 0 and queue.expires is not None):
+            expires: int | str = "" if queue.expires is None else int(queue.expires)
+            yield Suspect(Violation("unlisted", name, "", "in no list of queues"), partial(self._queues.enlist, name, expires))
         if arguments.always_swept and name not in always_swept:
             detail = "no process sweeps it while it has no consumer"
             yield Suspect(Violation("unlisted", name, "always_swept", detail), partial(self._queues.ensure_swept, name))

@@ -145,6 +145,10 @@ class Queues:
         call = (script("declare"), keys.declare, arguments.encode(), ttl)
         rules = [item for field in fields for item in field]
         status, queue_id, stands, *sizes = self._commands.call(*call, known_id, FORMAT_VERSION, *rules)
+        if status == b"remains":
+            # Its messages are gone with the queue, whether a janitor came by or not.
+            self.clear_away(name)
+            status = b"id"
         if status == b"id":
             status, queue_id, stands, *sizes = self._commands.call(*call, self._draw_id(), FORMAT_VERSION, *rules)
         return status, queue_id, stands, Sizes(*sizes)
@@ -345,7 +349,7 @@ class Queues:
         return int(self._commands.call(script("empty_trash"), [keys.trash, keys.message, keys.meta], FREED_A_CALL, event_log))
 
     def touch(self, name: str) -> bool:
-        """Keep a transient queue alive with its messages, a lasting one as it is; return False where the queue is gone."""
+        """Keep a transient queue alive, its messages too where that is due; return False where the queue is gone."""
         page = 0
         while (page := self.touch_page(name, page)) > 0:
             pass

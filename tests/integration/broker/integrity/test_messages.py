@@ -165,7 +165,8 @@ def test_what_belongs_to_a_transient_queue_gets_its_expiry_back(state):
 
     assert state.rules() == {"never-expires": 2}
     state.repair()
-    assert 0 < state.client.pttl(keys.message + tag) <= 60_000
+    assert 0 < state.client.pttl(keys.meta) <= 60_000
+    assert 60_000 < state.client.pttl(keys.message + tag) <= 3_600_000
 
 
 def test_a_ready_message_with_a_ttl_is_listed_again(state):
