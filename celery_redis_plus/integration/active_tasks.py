@@ -49,7 +49,7 @@ class RunningTasks:
     def stop_requested(self) -> bool:
         """Return whether the worker was told to end: its loop will see that with its next turn."""
         try:
-            compat.maybe_shutdown()
+            compat.shutdown_check()()
         except (WorkerShutdown, WorkerTerminate):
             return True
         return False

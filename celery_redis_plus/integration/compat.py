@@ -6,6 +6,7 @@ refused in one sentence (`UnsupportedVersion`), or switches off what needs the n
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import celery
@@ -197,11 +198,10 @@ def runs_in_child(frame: Any) -> bool:
     return function is not None and frame.f_code is function.__code__
 
 
-def maybe_shutdown() -> None:
-    """Raise WorkerShutdown or WorkerTerminate where the worker was told to end."""
-    check = MAYBE_SHUTDOWN.of(state)
-    if check is not None:
-        check()
+def shutdown_check() -> Callable[[], None]:
+    """Return what raises WorkerShutdown or WorkerTerminate where the worker was told to end."""
+    check: Callable[[], None] = MAYBE_SHUTDOWN.of(state, lambda: None)
+    return check
 
 
 def share_control_queue(app: Any) -> None:

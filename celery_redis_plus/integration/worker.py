@@ -85,7 +85,7 @@ class BrokerStep(bootsteps.StartStopStep):
         for session in transport.sessions:
             session.claim_commands.worker = parent.hostname
         transport.delivery_loop.set_worker(
-            pool_is_concurrent=not compat.is_solo(parent.pool), check_shutdown=compat.maybe_shutdown
+            pool_is_concurrent=not compat.is_solo(parent.pool), check_shutdown=compat.shutdown_check()
         )
         install_inspect()
         self._services = [session.service for session in transport.sessions]

@@ -70,12 +70,14 @@ def test_a_user_without_permission_is_refused_with_the_command(start_server, con
     assert not isinstance(error, redis_errors.ConnectionError)
 
 
-def test_a_user_who_may_not_even_name_the_connection_is_refused(start_server, connect):
+def test_a_user_who_may_not_even_name_the_connection_is_refused_with_the_first_command(start_server, connect, ask):
     server = start_server()
     with server.client() as admin:
         admin.execute_command("ACL", "SETUSER", "nobody", "on", ">pw")
-    with pytest.raises(errors.NoPermission, match="client"):
-        connect(server.url().replace("://", "://nobody:pw@")).open()
+    connector = connect(server.url().replace("://", "://nobody:pw@"))
+    error = refused(connector.open(), connector, ask, "GET", "key")
+    assert type(error) is errors.NoPermission
+    assert "'get'" in str(error)
 
 
 def test_a_user_who_may_not_read_info_is_let_through(start_server, connect, ask, caplog):
