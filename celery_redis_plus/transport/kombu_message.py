@@ -12,9 +12,10 @@ from kombu.compression import decompress
 from kombu.transport import base
 from kombu.utils import json as kombu_json
 
-from celery_redis_plus.broker.arguments.eta import eta_to_ms
+from celery_redis_plus.broker.arguments.eta import moment_to_ms
 from celery_redis_plus.broker.consumers.last_error import Failure
 from celery_redis_plus.broker.consumers.unacked import UnackedMessage
+from celery_redis_plus.errors import InvalidEta
 from celery_redis_plus.stored_message import BODY_SEPARATOR, checked_envelope, unreadable
 
 if TYPE_CHECKING:
@@ -231,9 +232,13 @@ def payload_of(claimed: Claimed) -> dict[str, Any]:
         UnreadableMessageError: it cannot be read.
     """
     try:
-        payload = checked_envelope(load(claimed.envelope))
+        return _payload_of(claimed)
     except Exception as error:
         raise unreadable(error) from error
+
+
+def _payload_of(claimed: Claimed) -> dict[str, Any]:
+    payload = checked_envelope(load(claimed.envelope))
     payload["body"] = claimed.body or b""
     properties = payload["properties"]
     properties["delivery_tag"] = claimed.tag
@@ -250,7 +255,10 @@ def payload_of(claimed: Claimed) -> dict[str, Any]:
 def _expire(headers: dict[str, Any]) -> None:
     """Have Celery's `Request.maybe_expire` find a task expired, as the server does: this machine's clock may be behind."""
     just_now = datetime.now(UTC) - timedelta(seconds=1)
-    if eta_to_ms(headers["expires"], naive_is_utc=True) > just_now.timestamp() * 1000:
+    has_passed = False
+    with suppress(InvalidEta):
+        has_passed = moment_to_ms(headers.get("expires"), naive_is_utc=True) <= just_now.timestamp() * 1000
+    if not has_passed:
         headers["expires"] = just_now.isoformat()
 
 

@@ -38,7 +38,7 @@ ENDS = {
     "retry": "COMPLETED",
     "failure": "FAILED failure",
     "rejected": "DEAD rejected",
-    "expired": "DEAD expired",
+    "expired": "FAILED",
     "cancelled": "FAILED",
 }
 SETTINGS = {

@@ -68,12 +68,3 @@ def test_a_task_that_kills_its_worker_before_its_early_ack_has_left_ends_as_well
     # Acked while it died, or dead at the limit: either way no worker dies of it any more.
     assert [letter.failures for letter in letters.page("celery")] in ([], [runs])
     assert 1 <= runs <= LIMIT
-
-
-def test_a_task_that_expired_in_the_queue_is_a_dead_letter(celery_app, celery_worker, notes, letters):
-    app = celery_app(**CONFIG)
-    app.send_task("c.note", ["expired", "late"], expires=0.2, queue="unattended")
-    worker = celery_worker(config=CONFIG)
-    [letter] = wait_until(lambda: letters.page("unattended"), 20, worker.tail)
-    assert letter.reason == "expired"
-    assert notes.started("expired") == []

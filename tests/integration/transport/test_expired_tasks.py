@@ -30,6 +30,10 @@ def expired(channel, queue="q"):
 LIVES = {
     "its moment": lambda: {"headers": expires_in(0.2)},
     "a publisher whose clock is ahead": lambda: {"headers": expires_in(60), "expiration": 0.2},
+    "a moment that is no eta any more": lambda: {
+        "headers": {**expires_in(0), "expires": "2300-01-01T00:00:00+00:00"},
+        "expiration": 0.2,
+    },
     "delayed": lambda: {"headers": {**expires_in(0.2), "eta": (datetime.now(UTC) + timedelta(seconds=60)).isoformat()}},
     "delayed, a publisher whose clock is ahead": lambda: {"headers": {**expires_in(60), "x-delay": 50_000}, "expiration": 0.2},
 }
