@@ -232,23 +232,18 @@ def payload_of(claimed: Claimed) -> dict[str, Any]:
         UnreadableMessageError: it cannot be read.
     """
     try:
-        return _payload_of(claimed)
+        payload = checked_envelope(load(claimed.envelope))
+        payload["body"] = claimed.body or b""
+        properties, headers = payload["properties"], payload["headers"]
+        properties["delivery_tag"] = claimed.tag
+        properties["delivery_info"]["redelivered"] = claimed.redelivered
+        if claimed.expired:
+            _expire(headers)
+        if claimed.redelivered:
+            headers["x-acquired-count"] = claimed.claim
+            headers["x-delivery-count"] = claimed.failures
     except Exception as error:
         raise unreadable(error) from error
-
-
-def _payload_of(claimed: Claimed) -> dict[str, Any]:
-    payload = checked_envelope(load(claimed.envelope))
-    payload["body"] = claimed.body or b""
-    properties = payload["properties"]
-    properties["delivery_tag"] = claimed.tag
-    properties["delivery_info"]["redelivered"] = claimed.redelivered
-    if claimed.expired:
-        _expire(payload["headers"])
-    if claimed.redelivered:
-        headers = payload["headers"]
-        headers["x-acquired-count"] = claimed.claim
-        headers["x-delivery-count"] = claimed.failures
     return payload
 
 

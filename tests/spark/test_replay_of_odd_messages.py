@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
+pytest.importorskip("pyspark", reason="needs the extra `spark`")
+
 import pyarrow as pa
 
 from celery_redis_plus.keys import Keys
