@@ -13,18 +13,20 @@ from tests.support.waiting import wait_until
 MANY = 2_000
 #: What one claim looks at.
 BOUND = 500
+#: More than claims look at in the time for which a drain goes on.
+FOR_LONG = 100_000
 
 
 @pytest.fixture
 def expired(connect, redis_client):
-    """Have `MANY` expired messages in the queue `q`, which has these arguments, and a good one behind them."""
+    """Have `count` expired messages in the queue `q`, which has these arguments, and a good one behind them."""
 
-    def make(**arguments):
+    def make(count=MANY, **arguments):
         channel = connect().channel()
         declare(channel, "q", arguments=arguments)
         publish(channel, "q", "milk", expiration=0.05)
         of = channel.session.keys.queue("q")
-        fill(redis_client, of, of.ready, MANY)
+        fill(redis_client, of, of.ready, count)
         expiry = redis_client.zrange(of.expiry, 0, -1, withscores=True)[0][1]
         wait_until(lambda: redis_client.time()[0] * 1000 > expiry)
         publish(channel, "q", "honey")
@@ -74,8 +76,8 @@ def test_another_queue_of_the_consumer_is_served_meanwhile(expired, redis_client
     assert redis_client.zcard("queue:{q}") > BOUND
 
 
-def test_a_drain_ends_with_its_time_while_there_is_more_to_look_through(expired, redis_client):
-    channel = expired()
+def test_a_drain_ends_with_its_time_while_there_is_more_to_look_through(expired):
+    channel = expired(FOR_LONG)
     inbox = Inbox(channel, "q")
     assert not inbox.pump(0.0)
     assert inbox.drain(1) == ["honey"]
