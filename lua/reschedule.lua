@@ -35,7 +35,8 @@ if eta > now then
     redis.call('HSET', hash, 'score', score)
     redis.call('HDEL', hash, 'delay')
   end
-  redis.call('ZADD', queue.delayed, text(eta), tag)
+  -- One that expires before its time ends then, as one that was published so.
+  redis.call('ZADD', queue.delayed, text(math.min(tonumber(fields[2]) or eta, eta)), tag)
   redis.call('ZADD', queue.schedule_wakeup, 0, 'due')
   if not due then remove_waiting(queue, tag, due) end
   log_event(queue.meta, tag, 'delayed', { reason = 'rescheduled', delay = text(delay or eta - now) })

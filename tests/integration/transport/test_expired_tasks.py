@@ -138,3 +138,18 @@ def test_a_dead_letter_exchange_does_not_get_it(channel):
     wait_until(lambda: expired(channel) == 1)
     assert Inbox(channel, queue).drain(1) == ["milk"]
     assert channel.queue_sizes("next").ready == 0
+
+
+def test_a_task_with_a_later_time_is_revoked_when_it_expires(channel):
+    """As one that was published for that time."""
+    Inbox(channel, "elsewhere")
+    declare(channel, "q")
+    publish(channel, "q", "milk", headers=expires_in(0.5))
+    session = channel.session
+    [waiting] = celery_redis_plus.browse("q", connection=channel)
+    assert Messages(session.commands, session.keys, dead_letter_max=10).reschedule("q", waiting.tag, "+60000")
+    assert channel.queue_sizes("q").delayed == 1
+    wait_until(lambda: expired(channel) == 1)
+    inbox = Inbox(channel, "q")
+    assert inbox.drain(1) == ["milk"]
+    assert is_over(inbox.messages[0])

@@ -7,6 +7,8 @@ from datetime import UTC, datetime, timedelta
 import kombu
 import pytest
 
+import celery_redis_plus
+from celery_redis_plus.broker.queues.messages import Messages
 from celery_redis_plus.errors import InvalidExpiration
 from tests.support.inbox import Inbox, declare, publish
 from tests.support.waiting import wait_until
@@ -107,3 +109,20 @@ def test_expires_that_is_no_time_is_refused_for_tasks_and_passed_on_for_others(c
     inbox = Inbox(channel, kombu.Queue("q", durable=True))
     inbox.drain(1)
     assert inbox.messages[0].headers["expires"] == "tomorrow"
+
+
+@pytest.mark.parametrize("delay_ms", [0, 60_000])
+def test_a_new_time_does_not_lengthen_a_life_that_has_begun(channel, delay_ms):
+    """A ready message ends when its time to live is over; that of a delayed one begins at the new time."""
+    Inbox(channel, "elsewhere")
+    declare(channel, "q")
+    publish(channel, "q", "milk", expiration=0.5, headers={"x-delay": delay_ms})
+    session = channel.session
+    (waiting,) = celery_redis_plus.browse("q", connection=channel, state="delayed" if delay_ms else "ready")
+    assert Messages(session.commands, session.keys, dead_letter_max=10).reschedule(
+        "q", waiting.tag, "+700" if delay_ms else "+60000"
+    )
+    [letter] = wait_until(lambda: session.dead_letters.page("q"))
+    lived_ms = letter.died_ms - int(letter.tag[:11], 16)
+    assert letter.reason == "expired"
+    assert lived_ms >= 1200 if delay_ms else lived_ms < 30_000
