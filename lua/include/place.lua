@@ -1,5 +1,14 @@
 -- A place in a zset as text, 'score/member', with which a walk by pages goes on: it counts whether its member is still there or not.
 
+-- Whether member `a` stands behind `b` where both have one score: Redis orders members by their bytes, Lua's `>` by the locale.
+local function stands_behind(a, b)
+  for i = 1, math.min(#a, #b) do
+    local x, y = string.byte(a, i), string.byte(b, i)
+    if x ~= y then return x > y end
+  end
+  return #a > #b
+end
+
 -- The rank of the first entry behind a place; 0 for '', the beginning. Some 20 looks where many entries have one score, else three.
 local function rank_behind(key, place)
   local score, member = string.match(place, '^([^/]*)/(.*)$')
@@ -7,7 +16,7 @@ local function rank_behind(key, place)
   local first, past = redis.call('ZCOUNT', key, '-inf', '(' .. score), redis.call('ZCOUNT', key, '-inf', score)
   while first < past do
     local middle = math.floor((first + past) / 2)
-    if redis.call('ZRANGE', key, middle, middle)[1] > member then past = middle else first = middle + 1 end
+    if stands_behind(redis.call('ZRANGE', key, middle, middle)[1], member) then past = middle else first = middle + 1 end
   end
   return first
 end
