@@ -155,7 +155,7 @@ META_FIELDS = {
     "checked": "Server ms of the last look at memory and `run_id`.",
     "full": "Whether memory was full then: 0 or 1.",
     "run": "The server's `run_id` then; another one begins a new epoch.",
-    "removed": "How many events of the ended epochs were removed with the deleted queue.",
+    "removed": "How many events of the ended epochs were removed when none were written any more.",
     "overrun": "How many events the hard bound trimmed before a registered reader had committed them.",
 }
 

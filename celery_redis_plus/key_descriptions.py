@@ -231,13 +231,13 @@ OF_A_QUEUE = (
         _Q.events,
         "stream",
         "Lifecycle events; [the columns](events.md#columns).",
-        "Until trimmed; of a deleted queue, until the last one is too old.",
+        "Until trimmed; where no more are written, until the last one is too old.",
     ),
     KeyDescription(
         _Q.events_meta,
         "hash",
         "The state of the event log.",
-        "Of a deleted queue, `event_log_max_age` longer than its events.",
+        "Where none are written any more, `event_log_max_age` longer than the events.",
         EVENTS_META_FIELDS,
         plain_writers="the command that repairs",
     ),
@@ -245,7 +245,7 @@ OF_A_QUEUE = (
         _Q.events_readers,
         "hash",
         "Reader -> `EPOCH-N`, the last event that it has committed, when (ms since the epoch), how many it lost, whose it is.",
-        "Until the reader is removed; of a deleted queue, `event_log_max_age` longer than its events.",
+        "Until the reader is removed; where no events are written any more, `event_log_max_age` longer than these.",
         plain_writers="`events drop-reader`",
     ),
     KeyDescription(
@@ -366,9 +366,7 @@ OF_THE_DATABASE = (
         "A minute, or until it is taken.",
         plain_writers=TAKEN_BY_THREAD,
     ),
-    KeyDescription(
-        _KEYS.event_logs, "set", "Queues that have lifecycle events, also deleted ones that still have some.", FOREVER
-    ),
+    KeyDescription(_KEYS.event_logs, "set", "Queues that have lifecycle events, also those that write none any more.", FOREVER),
     KeyDescription(
         _KEYS.tracks,
         "zset",

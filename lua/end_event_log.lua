@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
--- Trims the event log of a queue that was deleted, and removes it when its last event is too old: with events that a registered
--- reader has not read after twice that time. What it counted stays as long again, so that the queue's next events go on from there.
+-- Trims the event log of a queue that was deleted, or whose events are not written any more, and removes it when its last event is too
+-- old: with events that a registered reader has not read after twice that time. What it counted stays as long again, so that the queue's next events go on from there.
 -- KEYS  1 meta (hash, read)  2 trash (zset, read)  3 events (stream)  4 events_meta (hash)  5 events_readers (hash)
 --       6 event_logs (set)
 -- ARGV  1 queue  2 record of its events, as `set_event_log` has it
@@ -9,8 +9,8 @@
 -- @include trim_events
 
 local events, meta, readers = KEYS[3], KEYS[4], KEYS[5]
--- Its messages still go, and each writes an event.
-if redis.call('HEXISTS', KEYS[1], 'id') == 1 or redis.call('EXISTS', KEYS[2]) == 1 then return { 0, 0 } end
+-- Events are written; or the messages of a deleted queue still go, and each writes one.
+if redis.call('HEXISTS', KEYS[1], 'event_log') == 1 or redis.call('EXISTS', KEYS[2]) == 1 then return { 0, 0 } end
 if redis.call('EXISTS', events) == 0 then
   redis.call('SREM', KEYS[6], ARGV[1])
   return { 1, 0 }

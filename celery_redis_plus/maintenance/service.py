@@ -46,9 +46,9 @@ from celery_redis_plus.maintenance.consumed_queues import ConsumedQueues
 from celery_redis_plus.maintenance.consumer_heartbeats import ConsumerHeartbeats
 from celery_redis_plus.maintenance.consumer_timeouts import ConsumerTimeouts
 from celery_redis_plus.maintenance.dead_letter_forwarder import DeadLetterForwarder
-from celery_redis_plus.maintenance.deleted_event_logs import DeletedEventLogs
 from celery_redis_plus.maintenance.delivering import Delivering
 from celery_redis_plus.maintenance.dropped_sessions import DroppedSessions
+from celery_redis_plus.maintenance.ended_event_logs import EndedEventLogs
 from celery_redis_plus.maintenance.heartbeat_delays import HeartbeatDelays
 from celery_redis_plus.maintenance.janitor import Janitor
 from celery_redis_plus.maintenance.lease_heartbeats import LeaseHeartbeats, interval_s
@@ -221,7 +221,7 @@ class MaintenanceService:
                 forwarder,
                 self._topology_recovery,
                 self._janitor,
-                DeletedEventLogs(queues, shared),
+                EndedEventLogs(queues, shared),
                 self._subscriber_heartbeats,
                 AbandonedDeliveries(OverdueDeliveries(commands, keys, options), shared),
                 # Where a worker takes what they publish, no warning is needed.

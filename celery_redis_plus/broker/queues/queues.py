@@ -122,10 +122,8 @@ class Queues:
         wanted = self._event_log.wanted if wanted is None else wanted
         if wanted is not None:
             keys = self._keys.queue(name)
-            if wanted:
-                # Readers find the queue there, before its first event.
-                self._commands.call(script("add_to_queue_set"), [self._keys.event_logs], encode_name(name))
-            self._commands.call(script("set_event_log"), [keys.meta], self._event_log.record(keys) if wanted else "")
+            record = self._event_log.record(keys) if wanted else b""
+            self._commands.call(script("set_event_log"), [keys.meta, self._keys.event_logs], record, encode_name(name))
         return wanted
 
     def _write(
@@ -223,15 +221,22 @@ class Queues:
 
     def without_record(self, names: Sequence[str]) -> list[str]:
         """Return those of the queues that have no record, in one round trip."""
-        there = self._commands.ask([("HEXISTS", self._keys.queue(name).meta, "id") for name in names])
+        return self._without("id", names)
+
+    def without_event_log(self, names: Sequence[str]) -> list[str]:
+        """Return those of the queues whose events are not written: deleted ones, too. In one round trip."""
+        return self._without("event_log", names)
+
+    def _without(self, field: str, names: Sequence[str]) -> list[str]:
+        there = self._commands.ask([("HEXISTS", self._keys.queue(name).meta, field) for name in names])
         return [name for name, exists in zip(names, there, strict=True) if exists == 0]
 
     def event_logged(self) -> list[str]:
-        """Return the queues that have lifecycle events, also deleted ones."""
+        """Return the queues that have lifecycle events, also those that write none any more."""
         return [decode_name(name) for name in self._commands.command("SMEMBERS", self._keys.event_logs)]
 
     def end_event_log(self, name: str) -> int:
-        """Trim the events of a queue that was deleted, and remove them when it is time; do nothing where it has a record.
+        """Trim the events of a queue that writes none any more, and remove them when it is time; a deleted one is such a queue.
 
         Returns how many went that a registered reader had not read.
         """

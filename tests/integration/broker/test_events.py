@@ -339,3 +339,43 @@ def test_a_transient_queue_cannot_have_an_event_log(broker):
     with_archive(broker).declare("q", durable=False, auto_delete=True)
     broker.publish("q", b"x")
     assert broker.client.keys("events*") == []
+
+
+def test_the_events_of_a_queue_that_writes_none_any_more_end_as_those_of_a_deleted_one(broker):
+    broker = with_archive(broker, max_age_ms=60_000)
+    broker.declare("q")
+    broker.publish("q", b"x")
+    broker.client.hset("events_readers:{q}", "slow", f"{broker.client.hget('events_meta:{q}', 'epoch').decode()}-1 0")
+    broker.queues = Queues(broker.commands, broker.keys, transient_ttl_s=300, event_log=EventLogSettings(wanted=False))
+    broker.declare("q")
+    broker.publish("q", b"y")
+    assert broker.queues.without_event_log(broker.queues.event_logged()) == ["q"]
+    broker.queues.end_event_log("q")
+    assert names(broker) == ["published"]
+    # Nobody writes, and so nobody trims: the reader that has read all of it is waited for no longer than for its age.
+    broker.queues = Queues(
+        broker.commands, broker.keys, transient_ttl_s=300, event_log=EventLogSettings(wanted=False, max_age_ms=300)
+    )
+    unread = []
+    wait_until(lambda: (unread.append(broker.queues.end_event_log("q")), broker.client.exists("events:{q}"))[1] == 0)
+    assert sum(unread) == 0
+    assert broker.queues.event_logged() == []
+    wait_until(lambda: broker.client.keys("event*") == [])
+    assert broker.bodies("q") == [b"x", b"y"]
+
+
+def test_a_queue_whose_events_are_switched_on_again_keeps_its_log(broker):
+    broker = with_archive(broker, max_age_ms=100)
+    broker.declare("q")
+    broker.publish("q", b"x")
+    off = Queues(broker.commands, broker.keys, transient_ttl_s=300, event_log=EventLogSettings(wanted=False, max_age_ms=100))
+    archived, broker.queues = broker.queues, off
+    broker.declare("q")
+    wait_until(lambda: (off.end_event_log("q"), broker.client.exists("events:{q}"))[1] == 0)
+    broker.queues = archived
+    broker.declare("q")
+    assert off.event_logged() == ["q"]
+    off.end_event_log("q")
+    broker.publish("q", b"y")
+    assert names(broker) == ["published"]
+    assert off.event_logged() == ["q"]

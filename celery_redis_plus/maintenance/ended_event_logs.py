@@ -1,4 +1,7 @@
-"""Ends the event logs of deleted queues: they outlive their queue for those who read them, and no sweep looks at them then."""
+"""Ends the event logs that are not written any more: of deleted queues, and of those whose log was switched off.
+
+They stay for those who read them, and no sweep looks at them then.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +20,12 @@ logger = logging.getLogger(__name__)
 
 #: Seconds between two looks at the names of all event logs; spread, so that a hundred workers do not look together.
 CHECK_S = 20.0
-#: Most logs of deleted queues in one run, chosen at random: where there are more, each has its turn in time.
+#: Most of these logs in one run, chosen at random: where there are more, each has its turn in time.
 LOGS_A_RUN = 100
 
 
-class DeletedEventLogs:
-    """The maintenance task that ends the event logs of deleted queues."""
+class EndedEventLogs:
+    """The maintenance task that ends the event logs of queues that write none."""
 
     def __init__(self, queues: Queues, shared: SharedWork) -> None:
         """Look through `queues`, as all processes of `shared` do."""
@@ -39,14 +42,14 @@ class DeletedEventLogs:
         """Trim some of them, and remove those that are over. Raises as `CommandConnection.call` does."""
         self._check_at = clock.now_s() + random.uniform(0.8, 1.2) * self._shared.interval_s(CHECK_S)  # noqa: S311 - spreads load
         slice_ = Slice()
-        deleted = self._queues.without_record(self._queues.event_logged())
-        for queue in random.sample(deleted, min(len(deleted), LOGS_A_RUN)):
+        ended = self._queues.without_event_log(self._queues.event_logged())
+        for queue in random.sample(ended, min(len(ended), LOGS_A_RUN)):
             if slice_.over:
                 return
             overrun = self._queues.end_event_log(queue)
             if overrun:
                 logger.warning(
-                    "%d event(s) of the deleted queue %r are removed that a registered reader has not read (options "
-                    "event_log_max_age, event_log_hard_maxlen)",
+                    "%d event(s) of queue %r, which writes none any more, are removed that a registered reader has not read "
+                    "(options event_log_max_age, event_log_hard_maxlen)",
                     overrun, queue, extra={"queue": queue},
                 )  # fmt: skip
