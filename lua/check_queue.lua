@@ -8,8 +8,9 @@
 -- @include now
 -- @include tag
 local repair = ARGV[1] == '1'
-local record = redis.call('HMGET', KEYS[1], 'id', 'expires', 'swept', 'paused')
-local expires, swept, paused = record[2], record[3], record[4]
+local record = redis.call('HMGET', KEYS[1], 'id', 'expires', 'swept', 'paused', 'ttl')
+-- The record of a transient queue that an older release has declared has its time only in `ttl`.
+local expires, swept, paused = record[2] or record[5], record[3], record[4]
 if not record[1] then return {} end
 local found = {}
 
