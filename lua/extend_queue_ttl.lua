@@ -15,7 +15,8 @@
 -- The sets of messages among the keys. `expiry` has no message that `queue` has not.
 local PLACES = { 3, 4, 5, 7, 8 }
 local record = redis.call('HMGET', KEYS[1], 'id', 'expires', 'ttl', 'published', 'renewed')
-local expires, ttl, renewed = record[2], record[3], record[5]
+-- One that an older release has declared has its time only in `ttl`.
+local expires, ttl, renewed = record[2] or record[3], record[3], record[5]
 if not record[1] then return -1 end
 if not expires then return 0 end
 redis.call('PEXPIRE', KEYS[1], expires)

@@ -101,12 +101,12 @@ class RegistryChecks:
             commands: list[tuple[bytes | str | int, ...]] = []
             for name in page:
                 commands.append(("ZSCORE", self._keys.queues, encode_name(name)))
-                commands.append(("HMGET", self._keys.queue(name).meta, "id", "arguments", "format", "expires"))
+                commands.append(("HMGET", self._keys.queue(name).meta, "id", "arguments", "format", "expires", "ttl"))
             replies = self._commands.ask(commands)
             for number, name in enumerate(page):
-                listed, (queue_id, arguments, layout, expires) = replies[2 * number : 2 * number + 2]
+                listed, (queue_id, arguments, layout, expires, ttl) = replies[2 * number : 2 * number + 2]
                 position = None if listed is None else float(listed)
-                queues.append(_Queue(name, position, queue_id, arguments, int(layout or 0), expires))
+                queues.append(_Queue(name, position, queue_id, arguments, int(layout or 0), expires or ttl))
         return queues
 
     def _without_record(self, queue: _Queue, tags: list[bytes], now_ms: int) -> Iterator[Suspect]:

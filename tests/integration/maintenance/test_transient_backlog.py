@@ -9,10 +9,12 @@ import pytest
 
 from celery_redis_plus.broker.exchanges.bindings import Bindings
 from celery_redis_plus.broker.queues.queues import FREED_A_CALL, Queues
+from celery_redis_plus.keys import Keys
 from celery_redis_plus.maintenance import janitor as janitor_module
 from celery_redis_plus.maintenance.consumed_queues import ConsumedQueues
 from celery_redis_plus.maintenance.janitor import Janitor
 from celery_redis_plus.maintenance.shared_work import SharedWork
+from tests.support.checking import found
 from tests.support.inbox import Inbox, declare, publish
 from tests.support.waiting import wait_until
 
@@ -80,6 +82,18 @@ def test_all_keys_of_a_used_queue_outlive_its_record_several_times(channel, redi
     assert {b"delayed:{q}", b"messages_index:{q}"} <= left_ms.keys()
     # -2: the process that sweeps has taken a wake-up meanwhile.
     assert all(7 * HOUR_MS < ms <= 8 * HOUR_MS or ms == -2 for ms in left_ms.values()), left_ms
+
+
+def test_a_queue_that_an_older_release_has_declared_is_renewed(channel, redis_client):
+    queues = declare_expiring(channel, ms=60_000)
+    publish(channel, "q", "a")
+    # Its record tells by `ttl` alone how long the queue lives.
+    redis_client.hdel("meta:{q}", "expires")
+    redis_client.hset("meta:{q}", "ttl", 60_000)
+    redis_client.pexpire("meta:{q}", 1_000)
+    assert queues.touch("q")
+    assert redis_client.pttl("meta:{q}") > 50_000
+    assert found(redis_client, Keys()) == []
 
 
 def test_what_an_expired_queue_leaves_ends_by_itself_where_no_process_lives(channel, redis_client):
