@@ -35,6 +35,13 @@ class CeleryRedisPlusError(Exception):
         return f"{type(self).__name__}({str(self)!r})"
 
 
+def _describe(error: amqp_errors.AMQPError, text: str) -> None:
+    """Give an error of py-amqp's its text. Its own arguments (`method_sig`, `reply_text`) would be the first of a pickled one."""
+    Exception.__init__(error, text)
+    error.message = error.reply_text = text
+    error.method_sig, error.method_name = None, ""
+
+
 # --------------------------------------------------------------------------- connection family: connect again
 
 
@@ -44,6 +51,17 @@ class ServerUnreachable(CeleryRedisPlusError, redis_errors.ConnectionError):
     """
 
     remedy = "check that the server runs and that broker_url is right"
+
+
+class ConsumerCancelled(CeleryRedisPlusError, amqp_errors.ConsumerCancelled):
+    """The server has cancelled a consumer: its queue was deleted, or declared again as one that it cannot consume. The message
+    names both. Celery and kombu's mixins connect again, and declare the queue again. The connection works: a program may go on
+    with its other consumers, or declare the queue and consume it. A consumer with `on_cancel` is told by that instead.
+    """
+
+    def __init__(self, text: str = "") -> None:
+        """Say what happened."""
+        _describe(self, text)
 
 
 class TlsFailed(ServerUnreachable):
@@ -305,11 +323,9 @@ class BrokerError(CeleryRedisPlusError, amqp_errors.ChannelError):
     reply_code = 541
 
     def __init__(self, text: str = "") -> None:
-        """Say what happened. py-amqp's own arguments (`method_sig`, `reply_text`) would be the first ones of a pickled error."""
-        Exception.__init__(self, text)
+        """Say what happened."""
+        _describe(self, text)
         self.code = self.reply_code
-        self.message = self.reply_text = text
-        self.method_sig, self.method_name = None, ""
 
     def __str__(self) -> str:
         return str(self.reply_text)

@@ -364,7 +364,8 @@ class BrokerConnection:
         ttl_ms = None if declared is None else self.queues.ttl_ms(declared)
         service = self.service
         service.presence.add(self.commands)
-        service.watched.add(queue, self.id if consumer is None else consumer.id, ttl_ms, consumer)
+        user = self.id if consumer is None else consumer.id
+        service.watched.add(queue, user, ttl_ms, consumer, declared=declared is not None)
         for one in (service, *service.others):
             one.start()
         self.unreported = True

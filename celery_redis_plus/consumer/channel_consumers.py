@@ -18,7 +18,7 @@ from celery_redis_plus.errors import AccessRefused, InvalidArgument, NotAllowed,
 if TYPE_CHECKING:
     from celery_redis_plus.broker.arguments.queue_arguments import QueueArguments
     from celery_redis_plus.broker.consumers.unacked import UnackedMessage
-    from celery_redis_plus.consumer.delivery_turns import Deliver, Payload
+    from celery_redis_plus.consumer.delivery_turns import Deliver, OnCancel, Payload
     from celery_redis_plus.consumer.server_consumer import ServerConsumer
     from celery_redis_plus.stored_message import Claimed
 
@@ -60,7 +60,8 @@ class ChannelConsumers:
         server.consumers.append(self.queues)
 
     def consume(
-        self, queue: str, tag: str, deliver: Deliver, *, priority: int, exclusive: bool, no_ack: bool, wanted: str = ""
+        self, queue: str, tag: str, deliver: Deliver, *, priority: int, exclusive: bool, no_ack: bool, wanted: str = "",
+        on_cancel: OnCancel | None = None,
     ) -> None:  # fmt: skip
         """Hand messages and broadcasts of `queue` to `deliver` from now on.
 
@@ -72,6 +73,7 @@ class ChannelConsumers:
             exclusive: consume the queue alone.
             no_ack: a delivered message counts as settled.
             wanted: which messages it takes, as `broker.arguments.header_filter` packs it; empty: all.
+            on_cancel: called with the tag where the server ends the consumer; without it the loop raises ConsumerCancelled.
 
         Raises:
             NotAllowed: the tag is in use on this channel.
@@ -90,7 +92,7 @@ class ChannelConsumers:
             self._join(queue, tag, priority, exclusive=exclusive, wanted=wanted)
         else:
             self._check_beside(self.queues.consumers[queue], priority, exclusive=exclusive, wanted=wanted)
-        self.queues.start(queue, tag, deliver, no_ack=no_ack)
+        self.queues.start(queue, tag, deliver, no_ack=no_ack, on_cancel=on_cancel)
         self._queue_of[tag] = queue
         self.fanout.consume(queue, no_ack=self.queues.consumed[queue].no_ack)
         # A loop that sleeps until other wake-ups has to hear of this queue.
@@ -168,6 +170,7 @@ class ChannelConsumers:
             connection.new_consumer_id(), queue, tag, priority=priority, exclusive=exclusive, filter=wanted,
             state=lambda: NOT_INTERESTED if (alive := channel()) is None else alive.state_of(queue),
             on_redeclared=lambda: None if (alive := channel()) is None else alive.note_redeclared(queue),
+            on_deleted=lambda: None if (alive := channel()) is None else alive.note_deleted(queue),
         )  # fmt: skip
         restricted = connection.consumers.join(consumer, have_ended=connection.have_ended)
         self._server.restricted_queues.note(queue, restricted=restricted)
@@ -266,10 +269,15 @@ class ChannelConsumers:
         return self.queues.get(queue)
 
     def _ended_by_server(self, queue: str) -> None:
-        """End the consumers of a queue that was declared again, as another one that they cannot consume."""
+        """End the consumers of a queue that was deleted, or declared again as one that they cannot consume.
+
+        The loop tells them (`QueueConsumers.tell_cancelled`).
+        """
+        turns = self.queues.consumed.get(queue)
         self._end(queue)
         self._queue_of = {tag: name for tag, name in self._queue_of.items() if name != queue}
         self.fanout.leave(queue)
+        self.queues.cancelled.extend((tag, queue, on_cancel) for tag, on_cancel in (turns.on_cancel if turns else {}).items())
 
     def _leave_queue(self, queue: str) -> None:
         """Note that this connection consumes the queue no more; an auto-delete queue goes with its last consumer.

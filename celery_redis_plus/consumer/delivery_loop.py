@@ -103,6 +103,11 @@ class DeliveryLoop:
             server.note_credit()
         return came
 
+    def _tell_cancelled(self) -> None:
+        """Tell the consumers that a server has ended. Raises as `QueueConsumers.tell_cancelled`."""
+        for server in self.servers:
+            server.tell_cancelled()
+
     def _set_thread(self, thread: int | None) -> None:
         for server in self.servers:
             server.connection.loop_thread = thread
@@ -125,6 +130,7 @@ class DeliveryLoop:
         with what has arrived of them: the way here through kombu costs as much as a delivery.
 
         Raises:
+            ConsumerCancelled: the server has ended a consumer.
             redis.exceptions.RedisError: as `error_translation.translate` names it; the connection is of no use any more.
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
@@ -136,8 +142,7 @@ class DeliveryLoop:
                 server.renew_logins()
             if self._drain_one():
                 return True
-            found = [server.connection.reader.apply_changes() for server in servers]
-            if any(found) or self._claim():
+            if self._look():
                 # Claims may bring nothing for long: what they came to had expired, or is for other consumers' filters.
                 if deadline is None or time.monotonic() < deadline + CLAIMS_BEYOND_S:
                     continue
@@ -151,6 +156,13 @@ class DeliveryLoop:
                 self._claim()
             elif left <= 0:
                 return False
+
+    def _look(self) -> bool:
+        """Look for what is not claimed yet, and tell the consumers that have ended; return whether anything may have come."""
+        found = [server.connection.reader.apply_changes() for server in self.servers]
+        came = any(found) or self._claim()
+        self._tell_cancelled()
+        return came
 
     def _drain_one(self) -> bool:
         """Deliver one message, or the broadcasts that have come together."""
@@ -231,7 +243,10 @@ class DeliveryLoop:
             self._hub.detach()
 
     def on_tick(self) -> None:
-        """Take one turn before the loop sleeps. Raises what a broken connection raises; Celery then reconnects."""
+        """Take one turn before the loop sleeps.
+
+        Raises ConsumerCancelled, or what a broken connection raises; Celery then reconnects.
+        """
         servers = self.servers
         for server in servers:
             server.begin_tick()
@@ -240,6 +255,7 @@ class DeliveryLoop:
         more = self._tick()
         if not self._hub.attached:
             return
+        self._tell_cancelled()
         delivered = delivered_before != sum([server.deliveries for server in servers])
         again = more or self._hub.needs_another_tick(delivered=delivered)
         if again:

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 Payload: TypeAlias = dict[str, Any]
 #: Gets a payload, and the record of the message; None where nothing will be settled.
 Deliver: TypeAlias = "Callable[[Payload, Unacked | None], Any]"
+#: Gets the tag of a consumer that the server has cancelled.
+OnCancel: TypeAlias = Callable[[str], Any]
 
 
 class DeliveryTurns:
@@ -22,14 +24,18 @@ class DeliveryTurns:
         self._ack = ack
         #: Consumer tag -> its function, and whether it takes messages without acks; the next one first.
         self._consumers: dict[str, tuple[Deliver, bool]] = {}
+        #: Consumer tag -> its function for a cancel by the server, if it has one.
+        self.on_cancel: dict[str, OnCancel | None] = {}
 
-    def add(self, tag: str, deliver: Deliver, *, no_ack: bool) -> None:
+    def add(self, tag: str, deliver: Deliver, *, no_ack: bool, on_cancel: OnCancel | None = None) -> None:
         """Let one more consumer take its turn; with `no_ack` what it gets counts as settled."""
         self._consumers[tag] = deliver, no_ack
+        self.on_cancel[tag] = on_cancel
 
     def remove(self, tag: str) -> None:
         """End a consumer; the others go on."""
         self._consumers.pop(tag, None)
+        self.on_cancel.pop(tag, None)
 
     @property
     def no_ack(self) -> bool:

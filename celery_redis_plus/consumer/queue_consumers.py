@@ -16,9 +16,10 @@ from celery_redis_plus.broker.consumers.registry import INTERESTED, NOT_INTEREST
 from celery_redis_plus.broker.consumers.settlement import Settlement
 from celery_redis_plus.broker.consumers.unacked import DeliveryState, Unacked, UnackedMessage
 from celery_redis_plus.consumer.delivery_tracking import HEADER
-from celery_redis_plus.consumer.delivery_turns import Deliver, DeliveryTurns, Payload
+from celery_redis_plus.consumer.delivery_turns import Deliver, DeliveryTurns, OnCancel, Payload
 from celery_redis_plus.consumer.queue_order import QueueOrder
 from celery_redis_plus.consumer.restricted_queues import FetchRequest, FetchResult
+from celery_redis_plus.errors import ConsumerCancelled
 from celery_redis_plus.stored_message import UnreadableMessageError
 
 if TYPE_CHECKING:
@@ -113,6 +114,10 @@ class QueueConsumers:
         self.candidates = self.order.candidates
         #: Queues that were declared again, as maintenance noticed.
         self._redeclared: deque[str] = deque()
+        #: Queues that were deleted, as maintenance noticed.
+        self._deleted: deque[str] = deque()
+        #: Consumers that the server has ended, and that have not been told: tag, queue, their function for it.
+        self.cancelled: deque[tuple[str, str, OnCancel | None]] = deque()
         #: The work on a message begins with its delivery; else the consumer calls `Message.begin`.
         self.begins_at_delivery = True
 
@@ -123,12 +128,13 @@ class QueueConsumers:
         self.consumers[consumer.queue] = consumer
         self._choose_wakeup(consumer.queue)
 
-    def start(self, queue: str, tag: str, deliver: Deliver, *, no_ack: bool) -> None:
+    def start(self, queue: str, tag: str, deliver: Deliver, *, no_ack: bool, on_cancel: OnCancel | None = None) -> None:
         """Hand messages of `queue` to `deliver` from now on, in turn with other consumers of this channel.
 
         With `no_ack` a message that is delivered to it counts as settled.
         """
-        self.consumed.setdefault(queue, DeliveryTurns(self.credit.ack)).add(tag, deliver, no_ack=no_ack)
+        turns = self.consumed.setdefault(queue, DeliveryTurns(self.credit.ack))
+        turns.add(tag, deliver, no_ack=no_ack, on_cancel=on_cancel)
         self.candidates[queue] = None
 
     def _choose_wakeup(self, queue: str) -> None:
@@ -158,6 +164,25 @@ class QueueConsumers:
         """Note that a queue was declared again, by any process. From any thread."""
         self._redeclared.append(queue)
         self._connection.waker.wake()
+
+    def note_deleted(self, queue: str) -> None:
+        """Note that a queue was deleted, by any process. From any thread."""
+        self._deleted.append(queue)
+        self._connection.waker.wake()
+
+    def tell_cancelled(self) -> None:
+        """Tell the consumers that the server has ended: those with a function for it by that.
+
+        Raises:
+            ConsumerCancelled: one has none; the others are told with the next call.
+        """
+        while self.cancelled:
+            tag, queue, on_cancel = self.cancelled.popleft()
+            if on_cancel is None:
+                raise ConsumerCancelled(
+                    f"consumer {tag} is cancelled: queue {queue!r} was deleted, or declared again as one that it cannot consume"
+                )
+            on_cancel(tag)
 
     def state_of(self, queue: str) -> str:
         """Return the state of the consumer of a queue, as its list on the server has it. From any thread."""
@@ -193,6 +218,7 @@ class QueueConsumers:
         self.consumers.clear()
         self.order.clear()
         self.recheck_at.clear()
+        self.cancelled.clear()
 
     # -- what to claim -----------------------------------------------------------------------------------------------------
 
@@ -245,12 +271,16 @@ class QueueConsumers:
         self.candidates.update((queue, None) for queue in queues if queue in self.consumed)
 
     def add_due_candidates(self) -> None:
-        """Ask the queues with the next claim for which the time has come."""
+        """Ask the queues with the next claim for which the time has come; end the consumers of those that were deleted."""
         while self._redeclared:
             queue = self._redeclared.popleft()
             if queue in self.consumed:
                 self._choose_wakeup(queue)
                 self.candidates[queue] = None
+        while self._deleted:
+            queue = self._deleted.popleft()
+            if queue in self.consumers:
+                self._on_end(queue)
         if not self.recheck_at:
             return
         now = clock.now_s()

@@ -76,6 +76,11 @@ class ServerConsumer:
         if consumers in self.consumers:
             self.consumers.remove(consumers)
 
+    def tell_cancelled(self) -> None:
+        """Tell the consumers that the server has ended. Raises as `QueueConsumers.tell_cancelled`."""
+        for consumers in tuple(self.consumers):
+            consumers.tell_cancelled()
+
     # -- deliveries -------------------------------------------------------------------------------------------------------
 
     def deliver_one(self) -> bool:

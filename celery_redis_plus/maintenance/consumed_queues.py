@@ -22,6 +22,8 @@ class ConsumedQueue:
     #: Who wants it watched: consumers, and sessions that get messages one at a time.
     users: frozenset[str]
     consumers: tuple[Consumer, ...] = field(default=())
+    #: It has had a record while it was consumed: where that is missing, the queue is gone. Else it was never declared.
+    declared: bool = False
 
 
 class ConsumedQueues:
@@ -36,13 +38,19 @@ class ConsumedQueues:
         #: Called, from any thread, after a change.
         self.on_change: Callable[[], None] = lambda: None
 
-    def add(self, queue: str, user: str, ttl_ms: int | None, consumer: Consumer | None = None) -> None:
-        """Note that `user` uses `queue`; `consumer` is the user as the server lists it."""
+    def add(
+        self, queue: str, user: str, ttl_ms: int | None, consumer: Consumer | None = None, *, declared: bool = False
+    ) -> None:  # fmt: skip
+        """Note that `user` uses `queue`, which is `declared`; `consumer` is the user as the server lists it."""
         with self._lock:
             known = self._queues.get(queue) or ConsumedQueue(queue, ttl_ms, frozenset())
             consumers = tuple(one for one in known.consumers if one.id != user)
             self._queues[queue] = ConsumedQueue(
-                queue, ttl_ms, known.users | {user}, consumers if consumer is None else (*consumers, consumer)
+                queue,
+                ttl_ms,
+                known.users | {user},
+                consumers if consumer is None else (*consumers, consumer),
+                declared or known.declared,
             )
             self.version += 1
         self.on_change()
@@ -69,11 +77,33 @@ class ConsumedQueues:
             known = self._queues.get(queue)
             if known is None:
                 return
-            self._queues[queue] = replace(known, ttl_ms=ttl_ms)
+            self._queues[queue] = replace(known, ttl_ms=ttl_ms, declared=True)
             self.version += 1
         for consumer in known.consumers:
             consumer.on_redeclared()
         self.on_change()
+
+    def deleted(self, queue: str) -> None:
+        """Note that a watched queue was deleted, and tell its consumers."""
+        known = self._set_declared(queue, declared=False)
+        for consumer in known.consumers if known is not None else ():
+            consumer.on_deleted()
+
+    def note_declared(self, queue: str) -> None:
+        """Note that a watched queue has a record."""
+        if queue in self._queues and not self._queues[queue].declared:
+            self._set_declared(queue, declared=True)
+
+    def _set_declared(self, queue: str, *, declared: bool) -> ConsumedQueue | None:
+        with self._lock:
+            known = self._queues.get(queue)
+            if known is not None:
+                self._queues[queue] = replace(known, declared=declared)
+            return known
+
+    def get(self, queue: str) -> ConsumedQueue | None:
+        """Return a queue, None where it is not watched."""
+        return self._queues.get(queue)
 
     def all(self) -> list[ConsumedQueue]:
         """Return the watched queues."""

@@ -1,8 +1,9 @@
-"""Notices that a queue was deleted and declared again, by the id of its record that a sweep has met."""
+"""Notices that a queue was deleted, or deleted and declared again, by the id of its record that a sweep has met."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -18,16 +19,35 @@ class RedeclaredQueues:
     """Keeps what this process knows of its queues as it is on the server."""
 
     def __init__(
-        self, queues: Queues, knowledge: DeclaredTopology, watched: ConsumedQueues, unacked_messages: UnackedMessages
+        self,
+        queues: Queues,
+        knowledge: DeclaredTopology,
+        watched: ConsumedQueues,
+        unacked_messages: UnackedMessages,
+        *,
+        on_missing: Callable[[], None],
     ) -> None:
-        """Read records by `queues`, which keeps them in `knowledge`; tell `watched` and `unacked_messages` of new arguments."""
+        """Read records by `queues`, which keeps them in `knowledge`; tell `watched` and `unacked_messages` of new arguments.
+
+        `on_missing` is called when a queue that is consumed here has no record any more.
+        """
         self._queues = queues
         self._knowledge = knowledge
         self._watched = watched
         self._unacked_messages = unacked_messages
+        self._on_missing = on_missing
 
     def note_id(self, queue: str, record_id: bytes) -> None:
-        """Read a queue's record again if it is not the one that this process knows. Raises as `CommandConnection.call` does."""
+        """Read a queue's record again if it is not the one that this process knows; an empty id: it has none.
+
+        Raises as `CommandConnection.call` does.
+        """
+        if not record_id:
+            watched = self._watched.get(queue)
+            if watched is not None and watched.declared:
+                self._on_missing()
+            return
+        self._watched.note_declared(queue)
         known = self._knowledge.records.get(queue)
         if known is not None and known.id == record_id:
             return

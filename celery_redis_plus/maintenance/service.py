@@ -178,16 +178,18 @@ class MaintenanceService:
         )
         self._lanes = connect_lanes(Lane(commands, keys, queues, bindings), connector, lanes) if lanes else None
         forwarder = DeadLetterForwarder(DeadLetters(commands, keys), queues, bindings, self._lanes)
+        self._topology_recovery = TopologyRecovery(
+            queues, bindings, self.watched, self.knowledge, shared, on_flush=self.lost_processes.run_soon
+        )
         self._sweeper = Sweeper(
             commands, keys, shared, name=self.name, forward=forwarder.add,
             limits=SweepLimits(
                 options.visibility_timeout, options.delivery_limit, options.dead_letter_max, options.dead_letter_ttl
             ),
-            note_id=RedeclaredQueues(queues, self.knowledge, self.watched, self.unacked_messages).note_id,
+            note_id=RedeclaredQueues(
+                queues, self.knowledge, self.watched, self.unacked_messages, on_missing=self._topology_recovery.run_soon
+            ).note_id,
         )  # fmt: skip
-        self._topology_recovery = TopologyRecovery(
-            queues, bindings, self.watched, self.knowledge, shared, on_flush=self.lost_processes.run_soon
-        )
         self._janitor = Janitor(queues, bindings, self.watched, shared, on_gone=self._topology_recovery.run_soon)
         self._unconsumed_queues = UnconsumedQueues(queues, shared)
         self.consumer_heartbeats = ConsumerHeartbeats(

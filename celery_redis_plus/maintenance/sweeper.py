@@ -71,7 +71,7 @@ class Sweeper:
         """Sweep over `commands` under `name`, which leases are held by.
 
         `forward` is called with a queue that has messages for its dead-letter exchange, `note_id` with a queue and the id that
-        its record has now. `shared` tells how many consumers sweep a queue.
+        its record has now, an empty one where it has none. `shared` tells how many consumers sweep a queue.
         """
         self._commands = commands
         self._keys = keys
@@ -167,8 +167,7 @@ class Sweeper:
             if swept.state == NOT_REACHED:
                 continue
             reached.add(queue)
-            if swept.id:
-                self._note_id(queue, swept.id)
+            self._note_id(queue, swept.id)
             if queue in self._next_run_at:
                 self._next_run_at[queue] = now + swept.wait_ms / 1000
             self._resting.note(queue, swept.id, empty=swept.state == EMPTY)

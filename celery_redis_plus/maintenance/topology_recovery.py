@@ -1,15 +1,18 @@
-"""Declares again what this process consumes, should the server lose it: a flush, or an eviction policy that takes our keys."""
+"""Declares again what this process consumes, should the server lose it: a flush, or an eviction policy that takes our keys.
+
+The consumers of a queue that somebody has deleted are told.
+"""
 
 from __future__ import annotations
 
 import logging
-import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from celery_redis_plus import clock
 from celery_redis_plus.broker.arguments.queue_arguments import QueueArguments
+from celery_redis_plus.broker.queues.queues import Absence
 from celery_redis_plus.errors import PreconditionFailed
 
 if TYPE_CHECKING:
@@ -87,14 +90,12 @@ class TopologyRecovery:
             return
         # A binding alone would lead nowhere.
         wanted = sorted(watched | self._knowledge.bound_queues())
-        # Neither listed nor flushed: somebody has deleted it.
-        missing = {
-            name: listed
-            for name, listed in self._queues.missing(wanted).items()
-            if listed is not None or flushes != self._flushes
-        }
+        missing = self._missing(wanted, flushed=flushes != self._flushes)
         for name in missing.keys() & self._suspects:
-            self._declare(name, expired=flushes == self._flushes and missing[name] not in {None, math.inf})
+            if missing[name] is Absence.DELETED:
+                self._cancel_consumers(name)
+            else:
+                self._declare(name, missing[name])
         self._suspects = missing.keys() - self._suspects
         if self._suspects:
             self._check_at = min(self._check_at, clock.now_s() + MISSING_RECHECK_S)
@@ -104,9 +105,26 @@ class TopologyRecovery:
         self._flushes = flushes
         self._closely_at = now + CLOSELY * rest_s
 
-    def _declare(self, name: str, *, expired: bool) -> None:
+    def _missing(self, names: Sequence[str], *, flushed: bool) -> dict[str, Absence]:
+        """Return the queues that were lost, and those with consumers here that were deleted."""
+        unlisted = Absence.EVICTED if flushed else Absence.DELETED
+        missing = {
+            name: unlisted if absence is Absence.UNLISTED else absence for name, absence in self._queues.missing(names).items()
+        }
+        return {name: absence for name, absence in missing.items() if absence is not Absence.DELETED or self._has_had(name)}
+
+    def _has_had(self, name: str) -> bool:
+        """Return whether a queue is consumed here, and was declared meanwhile."""
+        watched = self._watched.get(name)
+        return watched is not None and watched.declared
+
+    def _cancel_consumers(self, name: str) -> None:
+        logger.warning("queue %r, consumed here, was deleted: its consumers are cancelled", name, extra={"queue": name})
+        self._watched.deleted(name)
+
+    def _declare(self, name: str, absence: Absence) -> None:
         arguments = self._knowledge.queue(name) or QueueArguments(durable=True)
-        if expired:
+        if absence is Absence.EXPIRED:
             logger.warning(
                 "queue %r, consumed here, has expired: this process gave no sign of life in time, or the server's clock stepped. "
                 "It is declared again, and messages of the meantime are lost",
@@ -122,7 +140,7 @@ class TopologyRecovery:
             )
         try:
             self._queues.declare(name, arguments)
-            if expired:
+            if absence is Absence.EXPIRED:
                 self._bind(name)
         except PreconditionFailed as error:
             logger.warning("queue %r was declared otherwise meanwhile: %s", name, error, extra={"queue": name})

@@ -177,6 +177,7 @@ class Channel(virtual.Channel):
         consumer_tag: str | None = None,
         exclusive: bool = False,
         arguments: Arguments = None,
+        on_cancel: Callable[[str], Any] | None = None,
         **kwargs: Any,
     ) -> str:
         """Deliver the messages of `queue` to `callback` from now on; return the consumer's tag.
@@ -194,6 +195,8 @@ class Channel(virtual.Channel):
                 copies of the ready messages, which stay where they are; it settles nothing, and prefetch does not count for it.
                 `x-filter`, headers and their values as for a binding of a headers exchange: only messages that match, of a queue
                 with `x-filtered`.
+            on_cancel: called with the tag where the server cancels the consumer, because its queue was deleted, by
+                `drain_events` or the event loop. Without it they raise `amqp.ConsumerCancelled`, as py-amqp does.
             kwargs: what kombu passes to other transports.
 
         Raises:
@@ -220,7 +223,9 @@ class Channel(virtual.Channel):
             self._consumed.browse(queue, tag, lambda copy: deliver(copy, None))
             return tag
         wanted = consumer_filter(queue, arguments)
-        self._consumed.consume(queue, tag, deliver, priority=priority, exclusive=exclusive, no_ack=no_ack, wanted=wanted)
+        self._consumed.consume(
+            queue, tag, deliver, priority=priority, exclusive=exclusive, no_ack=no_ack, wanted=wanted, on_cancel=on_cancel
+        )
         return tag
 
     def basic_cancel(self, consumer_tag: str) -> None:

@@ -201,11 +201,12 @@ class LaneChannel(Channel):
         consumer_tag: str | None = None,
         exclusive: bool = False,
         arguments: Arguments = None,
+        on_cancel: Callable[[str], Any] | None = None,
         **kwargs: Any,
     ) -> str:
         """Deliver the messages of `queue` to `callback` from now on, as `Channel.basic_consume`."""
         self.check_open()
-        return self.lane_of(queue).basic_consume(queue, no_ack, callback, consumer_tag, exclusive, arguments, **kwargs)
+        return self.lane_of(queue).basic_consume(queue, no_ack, callback, consumer_tag, exclusive, arguments, on_cancel, **kwargs)
 
     def basic_cancel(self, consumer_tag: str) -> None:
         """End a consumer, as `Channel.basic_cancel`."""

@@ -231,6 +231,7 @@ class Transport(virtual.Transport):
 
         Raises:
             TimeoutError: none came within `timeout` seconds (`socket.timeout` is the same class).
+            ConsumerCancelled: a consumer's queue was deleted; the others go on with the next call.
             redis.exceptions.RedisError: the connection is broken; kombu reconnects.
         """
         if not self.delivery_loop.drain(timeout):

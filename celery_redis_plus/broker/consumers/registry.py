@@ -64,6 +64,8 @@ class Consumer:
     state: Callable[[], str] = field(default=lambda: INTERESTED, compare=False)
     #: Told that its queue was deleted and declared again, by whomever; from another thread.
     on_redeclared: Callable[[], None] = field(default=lambda: None, compare=False)
+    #: Told that its queue was deleted, and is not declared again; from another thread.
+    on_deleted: Callable[[], None] = field(default=lambda: None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

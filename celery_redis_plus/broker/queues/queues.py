@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from enum import Enum
 from typing import TYPE_CHECKING
 
 from celery_redis_plus.broker.arguments.limits import Limits
@@ -33,6 +35,19 @@ TOMBSTONE_S = 86_400
 MAX_TOMBSTONES = 100_000
 #: Milliseconds after which a transient queue that was found alive is looked at again.
 ALIVE_AGAIN_MS = 120_000
+
+
+class Absence(Enum):
+    """Why a queue has no record, as the list of queues tells."""
+
+    #: It is not listed: it was deleted, if the database was not flushed.
+    UNLISTED = "unlisted"
+    #: It was transient, and was deleted.
+    DELETED = "deleted"
+    #: It was transient, and was not used in time.
+    EXPIRED = "expired"
+    #: It is listed as a lasting one: its record was evicted.
+    EVICTED = "evicted"
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,23 +293,14 @@ class Queues:
             self.declare(name, known)
         return True
 
-    def missing(self, names: Sequence[str]) -> dict[str, float | None]:
-        """Return the queues without a record, with their place in the list of queues; None for those that are in no list.
-
-        Queues that were deleted are left out, where they left a tombstone.
-        """
+    def missing(self, names: Sequence[str]) -> dict[str, Absence]:
+        """Return the queues without a record, and why they have none."""
         there = self._commands.ask([("HEXISTS", self._keys.queue(name).meta, "id") for name in names])
         gone = [name for name, exists in zip(names, there, strict=True) if not exists]
         if not gone:
             return {}
-        found: dict[str, float | None] = {}
         listed = self._commands.ask([("ZSCORE", self._keys.queues, encode_name(name)) for name in gone])
-        for name, score in zip(gone, listed, strict=True):
-            place = None if score is None else float(score)
-            # The tombstone of a queue that expired ends with a half.
-            if place is None or place >= 0 or place % 1:
-                found[name] = place
-        return found
+        return {name: _absence(score) for name, score in zip(gone, listed, strict=True)}
 
     def sizes(self, name: str) -> Sizes:
         """Return how many messages the queue has: ready, delayed, unacked."""
@@ -325,11 +331,12 @@ class Queues:
         if not deleted:
             return None
         self._knowledge.deleted(name)
-        self.empty_trash(name, event_log)
+        # Before the messages are freed, which may take long: a consumer would take the queue for a lost one, and declare it.
         if transient:
             self._remember([name])
         else:
             self._commands.command("ZREM", self._keys.queues, encode_name(name))
+        self.empty_trash(name, event_log)
         return int(ready)
 
     def let_expire(self, name: str, after_ms: int, if_id: bytes) -> None:
@@ -417,3 +424,14 @@ class Queues:
         conditions = (int(if_unused), int(if_empty), int(if_gone), if_id)
         reply: tuple[int, int, int, bytes] = self._commands.call(script("delete"), keys, *conditions)
         return reply
+
+
+def _absence(score: bytes | None) -> Absence:
+    """Return why a queue with this place in the list of queues, None for none, has no record."""
+    if score is None:
+        return Absence.UNLISTED
+    place = float(score)
+    if place == math.inf:
+        return Absence.EVICTED
+    # The tombstone of a queue that expired ends with a half (lua/tombstone_queues.lua).
+    return Absence.DELETED if place < 0 and not place % 1 else Absence.EXPIRED

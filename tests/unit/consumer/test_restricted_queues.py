@@ -6,6 +6,7 @@ import pytest
 
 from celery_redis_plus.broker.consumers.claims import State
 from celery_redis_plus.broker.consumers.settlement import Settlement
+from celery_redis_plus.errors import ConsumerCancelled
 
 
 def test_a_queue_that_a_plain_claim_leaves_alone_is_claimed_by_its_rules(consuming):
@@ -83,6 +84,8 @@ def test_a_consumer_of_a_queue_that_another_connection_owns_ends(consuming):
     channel = world.channel("q", "r", prefetch=2)
     world.broker.publish("q", "a")
     world.broker.publish("r", "b")
+    with pytest.raises(ConsumerCancelled):
+        world.drain()
     assert world.drain() == ["b"]
     channel.close()
     assert world.waiting("q") == ["a"]

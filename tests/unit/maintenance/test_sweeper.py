@@ -88,7 +88,7 @@ def sweeper(commands, forwarded, ids, shared):
         name="s",
         limits=LIMITS,
         forward=forwarded.append,
-        note_id=lambda queue, _id: ids.append(queue),
+        note_id=lambda *found: ids.append(found),
     )
 
 
@@ -211,11 +211,11 @@ def test_a_queue_with_dying_messages_is_forwarded(sweeper, commands, forwarded):
     assert forwarded == ["q001"]
 
 
-def test_the_id_of_a_queues_record_is_passed_on(sweeper, commands, ids):
+def test_the_id_of_a_queues_record_or_that_it_has_none_is_passed_on(sweeper, commands, ids):
     commands.replies["q001"] = {"id": b"1-1"}
     sweeper.watch(["q000", "q001"])
     sweeper.run()
-    assert ids == ["q001"]
+    assert sorted(ids) == [("q000", b""), ("q001", b"1-1")]
 
 
 def test_a_queue_that_cannot_be_swept_is_logged_once_and_tried_again(sweeper, commands, clock, caplog):
