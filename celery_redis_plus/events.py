@@ -220,6 +220,7 @@ REASONS = {
     "delivery_limit": "`dead_lettered`: delivered too often.",
     "retry_policy": "`dead_lettered`: the queue's retry policy is `none`, or at its end.",
     "expired": "`dead_lettered`, `acked`: too old.",
+    "damaged": "`dead_lettered`: a field of its hash is no number, though it should be: somebody else wrote it.",
     "maxlen": "`dead_lettered`, `dropped`: the queue is full.",
     "retention": "`dropped`: a dead letter over the limit of number or age.",
     "rescheduled": "`delayed`: got another time.",

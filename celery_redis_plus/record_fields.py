@@ -44,7 +44,7 @@ COUNTERS = {
     "dead_evicted": "Dead letters removed by `dead_letter_max` or `dead_letter_ttl`.",
     "dead_deleted": "Dead letters that an operator deleted.",
     "vanished": "Messages whose hash was missing: evicted, or deleted by hand.",
-    "damaged": "Messages set aside because their key holds no hash.",
+    "damaged": "Messages set aside because their key holds no hash, or a field of it that should be a number is none.",
     "unroutable": "Only of the queue `celery_redis_plus.undelivered`: publishes that reached no queue and no subscriber.",
 }
 

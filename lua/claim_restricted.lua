@@ -22,6 +22,7 @@
 -- @include place
 -- @include consumers
 -- @include return_to_queue
+-- @include damaged_message
 -- @include claim_messages
 
 local keys = consumer_keys(0)
@@ -97,10 +98,11 @@ local function take_over()
   local died = 0
   for i = 1, next(dead) and #page or 0, 2 do
     local tag = page[i]
-    local fields = redis.call('HMGET', keys.message .. tag, 'score', 'expires', 'owner')
+    local fields = fields_of(keys.message .. tag, 'score', 'expires', 'owner')
     if fields[1] and dead[fields[3]] then
+      local place = contained(keys, tag, now, return_lost, keys, rules, ARGV[8], tag, fields[1], fields[2], now)
       redis.call('ZREM', keys.index, tag)
-      if return_lost(keys, rules, ARGV[8], tag, fields[1], fields[2], now) == 'dead' then died = died + 1 end
+      if place == 'dead' then died = died + 1 end
     end
   end
   if died > 0 then trim_dead(keys, tonumber(ARGV[9]), 0) end

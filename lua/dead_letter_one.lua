@@ -8,6 +8,7 @@
 -- @include now
 -- @include state_keys
 -- @include dead_letter
+-- @include damaged_message
 local queue, tag = state_keys(0), ARGV[1]
 if redis.call('ZSCORE', queue.dead, tag) or redis.call('ZSCORE', queue.dlx_outbox, tag) then return 'dead' end
 local score = redis.call('ZSCORE', queue.ready, tag) or redis.call('HGET', queue.message .. tag, 'score')
@@ -20,7 +21,11 @@ for _, key in ipairs({ queue.ready, queue.delayed, queue.index }) do
   end
 end
 if not place then return 'gone' end
-dead_letter(queue, redis.call('HMGET', queue.meta, 'ttl', 'dlx'), tag, text(tonumber(score)), ARGV[2], now_ms())
+local function kill()
+  dead_letter(queue, redis.call('HMGET', queue.meta, 'ttl', 'dlx'), tag, text(whole(score)), ARGV[2], now_ms())
+end
+-- One that is damaged is among the delayed now, and dies by the next sweep.
+if contained(queue, tag, now_ms(), kill) == 'damaged' and place == queue.delayed then return 'died' end
 redis.call('ZREM', place, tag)
 redis.call('ZREM', queue.expiry, tag)
 redis.call('HINCRBY', queue.meta, 'nacked', 1)

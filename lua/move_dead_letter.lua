@@ -10,6 +10,7 @@
 -- nothing has changed then.
 -- Bound: the targets that are given.
 -- @include enqueue
+-- @include damaged_message
 local TARGET = 7
 -- Milliseconds that a copy lives on its way.
 local MOVING_MS = 60000
@@ -25,7 +26,7 @@ end
 if #targets == 0 then return -2 end
 -- A script that failed while it put the message here may have left it without its score.
 local place = redis.call('HMGET', source, 'score', 'rank')
-local rank = tonumber(place[2]) or math.floor((tonumber(place[1]) or 255 * PRIORITY_BAND) / PRIORITY_BAND)
+local rank = rank_of(place[1] and is_whole(place[1]) and tonumber(place[1]) or 255 * PRIORITY_BAND, place[2])
 local function put(target, staged)
   local base = target.base
   enqueue(KEYS[base + 1], KEYS[base + 2], KEYS[base + 3], KEYS[base + 4], KEYS[base + 5], KEYS[base + 6], target.record,

@@ -14,26 +14,34 @@
 -- @include enqueue
 -- @include deduplication
 -- @include tracked_message
+-- @include damaged_message
 local queue, tag = state_keys(0), ARGV[1]
 local record = redis.call('HMGET', KEYS[12], unpack(RECORD))
 if not record[1] then return 'NOQUEUE' end
 record.description = ARGV[2]
-local score, due = find_waiting(queue, tag)
-if not score then return '' end
 local hash = queue.message .. tag
-local fields = redis.call('HMGET', hash, 'payload', 'expires', 'ttl_ms', 'rank', 'task_expiry')
-local size = is_bounded(tag) and size_of(hash)
-local expiry_text = (fields[2] or '') .. (fields[3] and '+' .. fields[3] or '')
--- Of a task the time to live was its queue's.
-if fields[5] then expiry_text = (fields[5] == 'over' and text(now_ms()) or fields[2]) .. 't' end
-local track = tracked_by(queue.meta, hash)
-local duplicate = ARGV[4] and duplicate_of(ARGV[4], queue.message)
-local moved = enqueue(KEYS[12], KEYS[13], KEYS[14], KEYS[15], KEYS[16], KEYS[17], record, fields[1],
-  tonumber(fields[4]) or math.floor(tonumber(score) / PRIORITY_BAND), due or '0', hash, KEYS[18], expiry_text, false)
-remove_waiting(queue, tag, due)
-if size then release_capacity(queue.meta, 1, size, 'gone', now_ms()) end
-redis.call('HINCRBY', queue.meta, 'moved', 1)
-log_event(queue.meta, tag, 'moved', { target = ARGV[3] })
-tell_tracked(track, tag, 'moved')
-if duplicate and string.match(duplicate, '^%S+') == tag then move_duplicate(ARGV[4], moved, ARGV[5], KEYS[15]) end
-return moved
+
+local function move()
+  local score, due = find_waiting(queue, tag)
+  if not score then return '' end
+  local fields = redis.call('HMGET', hash, 'payload', 'expires', 'ttl_ms', 'rank', 'task_expiry')
+  local size = is_bounded(tag) and size_of(hash)
+  local expires, ttl_ms = whole(fields[2]), whole(fields[3])
+  local expiry_text = (expires and text(expires) or '') .. (ttl_ms and '+' .. text(ttl_ms) or '')
+  -- Of a task the time to live was its queue's.
+  if fields[5] then expiry_text = text(fields[5] == 'ahead' and expires or now_ms()) .. 't' end
+  local track = tracked_by(queue.meta, hash)
+  local duplicate = ARGV[4] and duplicate_of(ARGV[4], queue.message)
+  local moved = enqueue(KEYS[12], KEYS[13], KEYS[14], KEYS[15], KEYS[16], KEYS[17], record, fields[1],
+    rank_of(whole(score), fields[4]), due or '0', hash, KEYS[18], expiry_text, false)
+  remove_waiting(queue, tag, due)
+  if size then release_capacity(queue.meta, 1, size, 'gone', now_ms()) end
+  redis.call('HINCRBY', queue.meta, 'moved', 1)
+  log_event(queue.meta, tag, 'moved', { target = ARGV[3] })
+  tell_tracked(track, tag, 'moved')
+  if duplicate and string.match(duplicate, '^%S+') == tag then move_duplicate(ARGV[4], moved, ARGV[5], KEYS[15]) end
+  return moved
+end
+
+local moved = contained(queue, tag, now_ms(), move)
+return moved == 'damaged' and '' or moved

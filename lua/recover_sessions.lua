@@ -13,6 +13,7 @@
 -- @include place
 -- @include consumers
 -- @include return_to_queue
+-- @include damaged_message
 -- @include notify
 local keys = consumer_keys(0)
 local now = now_ms()
@@ -26,7 +27,8 @@ for i = 1, #page, 2 do
   local fields = fields_of(keys.message .. tag, 'owner', 'score', 'expires', 'died')
   -- One that is dead or ready already was left by a script that failed: the sweep finishes that.
   if lost[fields[1]] and fields[2] and not fields[4] and not redis.call('ZSCORE', keys.ready, tag) then
-    if return_lost(keys, rules, ARGV[3], tag, fields[2], fields[3], now, 'connection_lost') == 'dead' then died = died + 1 end
+    local place = contained(keys, tag, now, return_lost, keys, rules, ARGV[3], tag, fields[2], fields[3], now, 'connection_lost')
+    if place == 'dead' then died = died + 1 end
     redis.call('ZREM', keys.index, tag)
     back = back + 1
   end

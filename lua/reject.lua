@@ -9,18 +9,22 @@
 -- @include now
 -- @include state_keys
 -- @include dead_letter
+-- @include damaged_message
 local queue = state_keys(0)
 local now = now_ms()
 local record = redis.call('HMGET', queue.meta, 'ttl', 'dlx')
 local moved = 0
+local function reject(tag, score)
+  -- RabbitMQ counts a rejection as a failed delivery, too.
+  redis.call('HINCRBY', queue.message .. tag, 'failed', 1)
+  dead_letter(queue, record, tag, text(whole(score)), ARGV[1], now)
+end
 for i = 3, #ARGV, 2 do
   local tag = ARGV[i]
   local fields = fields_of(queue.message .. tag, 'claim', 'score')
   if fields[1] == ARGV[i + 1] and fields[2] and redis.call('ZSCORE', queue.index, tag) then
     moved = moved + 1
-    -- RabbitMQ counts a rejection as a failed delivery, too.
-    redis.call('HINCRBY', queue.message .. tag, 'failed', 1)
-    dead_letter(queue, record, tag, fields[2], ARGV[1], now)
+    contained(queue, tag, now, reject, tag, fields[2])
     redis.call('ZREM', queue.index, tag)
   end
 end

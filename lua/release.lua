@@ -8,9 +8,10 @@
 -- Bound: the messages that are given.
 -- @include now
 -- @include return_to_queue
+-- @include damaged_message
 -- @include log_event
 -- @include notify
-local queue = { ready = KEYS[1], expiry = KEYS[5], schedule_wakeup = KEYS[6] }
+local queue = { ready = KEYS[1], message = KEYS[3], expiry = KEYS[5], schedule_wakeup = KEYS[6], meta = KEYS[7], delayed = KEYS[8] }
 local ttl = redis.call('HGET', KEYS[7], 'ttl')
 local returned, ready = 0, 0
 for i = 2, #ARGV, 3 do
@@ -28,10 +29,11 @@ for i = 2, #ARGV, 3 do
       redis.call('HDEL', hash, 'owner')
       log_event(KEYS[7], tag, 'retried', { claim = ARGV[i + 1], reason = 'handed_back', delay = text(wait) })
     else
-      return_to_queue(queue, tag, fields[2], fields[3], ttl)
-      redis.call('HDEL', hash, 'score', 'delay', 'owner')
-      ready = ready + 1
-      log_event(KEYS[7], tag, 'requeued', { claim = ARGV[i + 1], reason = 'handed_back' })
+      if contained(queue, tag, now_ms(), return_to_queue, queue, tag, fields[2], fields[3], ttl) ~= 'damaged' then
+        redis.call('HDEL', hash, 'score', 'delay', 'owner')
+        ready = ready + 1
+        log_event(KEYS[7], tag, 'requeued', { claim = ARGV[i + 1], reason = 'handed_back' })
+      end
     end
     redis.call('ZREM', KEYS[2], tag)
     returned = returned + 1

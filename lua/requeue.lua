@@ -12,11 +12,12 @@
 -- @include now
 -- @include state_keys
 -- @include return_to_queue
+-- @include damaged_message
 -- @include notify
 local queue = state_keys(0)
 local now = now_ms()
 local rules = redis.call('HMGET', queue.meta, unpack(FAILURE_RULES))
-local went = { ready = 0, delayed = 0, dead = 0 }
+local went = { ready = 0, delayed = 0, dead = 0, damaged = 0 }
 local paused = {}
 for i = 4, #ARGV, 3 do
   local tag = ARGV[i]
@@ -24,7 +25,7 @@ for i = 4, #ARGV, 3 do
   local fields = fields_of(hash, 'claim', 'score', 'expires')
   if fields[1] == ARGV[i + 1] and fields[2] and redis.call('ZSCORE', queue.index, tag) then
     redis.call('HSET', hash, 'seen', 1)
-    local place, attempt = return_failed(queue, rules, ARGV[1], tag, fields[2], fields[3], now, ARGV[3],
+    local place, attempt = contained(queue, tag, now, return_failed, queue, rules, ARGV[1], tag, fields[2], fields[3], now, ARGV[3],
       nil, tonumber(ARGV[i + 2]))
     redis.call('ZREM', queue.index, tag)
     went[place] = went[place] + 1
@@ -33,6 +34,6 @@ for i = 4, #ARGV, 3 do
 end
 if went.ready > 0 then notify(queue.wakeup, queue.meta) end
 local evicted = went.dead > 0 and trim_dead(queue, tonumber(ARGV[2]), 0) or 0
-local nacked = went.ready + went.delayed + went.dead
+local nacked = went.ready + went.delayed + went.dead + went.damaged
 if nacked > 0 then redis.call('HINCRBY', queue.meta, 'nacked', nacked) end
 return { nacked, went.dead, evicted, deaths, paused }

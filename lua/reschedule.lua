@@ -10,49 +10,57 @@
 -- @include state_keys
 -- @include return_to_queue
 -- @include expiry
+-- @include damaged_message
 -- @include remove_waiting
 -- @include enqueue
 -- @include notify
 local queue, tag = state_keys(0), ARGV[1]
 local hash = queue.message .. tag
-local score, due = find_waiting(queue, tag)
-if not score then return 0 end
+
 local now = now_ms()
-local record = redis.call('HMGET', queue.meta, 'ttl', 'ageing', 'newest')
-local ttl = record[1]
-local delay = string.sub(ARGV[2], 1, 1) == '+' and tonumber(ARGV[2])
-local eta = delay and due_after(delay) or tonumber(ARGV[2])
--- Among its priority it stands as one that was published for that time.
-local fields = redis.call('HMGET', hash, 'ttl_ms', 'expires', 'rank', 'task_expiry')
-local rank = tonumber(fields[3]) or math.floor(score / PRIORITY_BAND)
-local time = newest_of(record[3], now)
-score = text(rank * level_of(record[2]) + math.max(eta, time))
-if eta <= now then redis.call('HSET', queue.meta, 'newest', time) end
-if eta > now then
-  if delay then
-    redis.call('HSET', hash, 'score', score, 'delay', text(delay))
+
+local function reschedule()
+  local score, due = find_waiting(queue, tag)
+  if not score then return 0 end
+  local record = redis.call('HMGET', queue.meta, 'ttl', 'ageing', 'newest')
+  local ttl = record[1]
+  local delay = string.sub(ARGV[2], 1, 1) == '+' and tonumber(ARGV[2])
+  local eta = delay and due_after(delay) or tonumber(ARGV[2])
+  -- Among its priority it stands as one that was published for that time.
+  local fields = redis.call('HMGET', hash, 'ttl_ms', 'expires', 'rank', 'task_expiry')
+  local expires, ttl_ms, rank = whole(fields[2]), whole(fields[1]), rank_of(whole(score), fields[3])
+  local time = newest_of(record[3], now)
+  score = text(rank * level_of(record[2]) + math.max(eta, time))
+  if eta <= now then redis.call('HSET', queue.meta, 'newest', time) end
+  if eta > now then
+    if delay then
+      redis.call('HSET', hash, 'score', score, 'delay', text(delay))
+    else
+      redis.call('HSET', hash, 'score', score)
+      redis.call('HDEL', hash, 'delay')
+    end
+    -- One that expires before its time ends then, as one that was published so.
+    redis.call('ZADD', queue.delayed, text(math.min(expires or eta, eta)), tag)
+    redis.call('ZADD', queue.schedule_wakeup, 0, 'due')
+    if not due then remove_waiting(queue, tag, due) end
+    log_event(queue.meta, tag, 'delayed', { reason = 'rescheduled', delay = text(delay or eta - now) })
+  elseif not due then
+    return_to_queue(queue, tag, score, expires and text(expires), ttl)
   else
-    redis.call('HSET', hash, 'score', score)
-    redis.call('HDEL', hash, 'delay')
+    local ends = expiry_of(ttl_ms, expires, now)
+    return_to_queue(queue, tag, score, ends and text(ends), ttl)
+    if ends then redis.call('HSET', hash, 'expires', text(ends)) end
+    if fields[4] == 'ahead' and ends ~= expires then redis.call('HDEL', hash, 'task_expiry') end
+    redis.call('HDEL', hash, 'score', 'delay', 'ttl_ms')
+    remove_waiting(queue, tag, due)
+    if redis.call('HEXISTS', queue.meta, 'quiet') == 0 then notify(queue.wakeup, queue.meta) end
+    log_event(queue.meta, tag, 'promoted', { reason = 'rescheduled' })
   end
-  -- One that expires before its time ends then, as one that was published so.
-  redis.call('ZADD', queue.delayed, text(math.min(tonumber(fields[2]) or eta, eta)), tag)
-  redis.call('ZADD', queue.schedule_wakeup, 0, 'due')
-  if not due then remove_waiting(queue, tag, due) end
-  log_event(queue.meta, tag, 'delayed', { reason = 'rescheduled', delay = text(delay or eta - now) })
-elseif not due then
-  return_to_queue(queue, tag, score, fields[2], ttl)
-else
-  local expires = expiry_of(tonumber(fields[1]), tonumber(fields[2]), now)
-  return_to_queue(queue, tag, score, expires and text(expires), ttl)
-  if expires then redis.call('HSET', hash, 'expires', text(expires)) end
-  if fields[4] == 'ahead' and expires ~= tonumber(fields[2]) then redis.call('HDEL', hash, 'task_expiry') end
-  redis.call('HDEL', hash, 'score', 'delay', 'ttl_ms')
-  remove_waiting(queue, tag, due)
-  if redis.call('HEXISTS', queue.meta, 'quiet') == 0 then notify(queue.wakeup, queue.meta) end
-  log_event(queue.meta, tag, 'promoted', { reason = 'rescheduled' })
+  if ttl then
+    for _, key in ipairs({ queue.ready, queue.delayed, queue.expiry, queue.schedule_wakeup }) do redis.call('PEXPIRE', key, ttl) end
+  end
+  return 1
 end
-if ttl then
-  for _, key in ipairs({ queue.ready, queue.delayed, queue.expiry, queue.schedule_wakeup }) do redis.call('PEXPIRE', key, ttl) end
-end
-return 1
+
+local done = contained(queue, tag, now, reschedule)
+return done == 'damaged' and 0 or done

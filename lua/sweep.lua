@@ -23,6 +23,7 @@
 -- @include message
 -- @include state_keys
 -- @include return_to_queue
+-- @include damaged_message
 -- @include expiry
 -- @include trash_messages
 -- @include trim_events
@@ -94,7 +95,7 @@ end
 -- Finishes a death: those in the outbox go on from there to where the dead of the queue are.
 local function finish_death(queue, tag, died)
   redis.call('HDEL', queue.message .. tag, 'owner', 'expires', 'ttl_ms', 'delay')
-  if not redis.call('ZSCORE', queue.dead, tag) then redis.call('ZADD', queue.dlx_outbox, died, tag) end
+  if not redis.call('ZSCORE', queue.dead, tag) then redis.call('ZADD', queue.dlx_outbox, is_whole(died) and died or text(now), tag) end
   redis.call('ZREM', queue.expiry, tag)
 end
 
@@ -108,43 +109,59 @@ local function clear_tags(queue)
   end
 end
 
+-- Deals with one that is due: it dies, or its places are added to `entries` and `expiries`, and itself to `promoted`. Returns whether
+-- it had expired.
+local function promote_one(queue, rules, tag, entries, expiries, promoted)
+  local hash = queue.message .. tag
+  local fields = fields_of(hash, 'score', 'ttl_ms', 'expires', 'owner', 'died', 'task_expiry', 'reason')
+  if fields[5] then
+    finish_death(queue, tag, fields[5])
+  elseif fields[4] and redis.call('ZSCORE', queue.index, tag) then
+    -- It is claimed, and goes back from there.
+  elseif fields[7] == 'damaged' and fields[1] then
+    dead_letter(queue, rules, tag, fields[1], 'damaged', now)
+  elseif fields[1] then
+    local own, score, ttl = whole(fields[3]), text(whole(fields[1])), whole(fields[2])
+    local overdue = own and own <= now
+    local expires
+    if overdue and fields[6] ~= 'ahead' then
+      dead_letter(queue, rules, tag, score, 'expired', now)
+      return true
+    elseif overdue then
+      keep_rank(hash, score)
+      score = HEAD
+      expires = mark_expired(queue.meta, hash, now)
+    else
+      expires = expiry_of(ttl, own, now)
+      if fields[6] == 'ahead' and expires ~= own then redis.call('HDEL', hash, 'task_expiry') end
+    end
+    entries[#entries + 1] = score
+    entries[#entries + 1] = tag
+    if expires then
+      expiries[#expiries + 1] = text(expires)
+      expiries[#expiries + 1] = tag
+    end
+    promoted[#promoted + 1] = { tag, expires }
+    return overdue
+  elseif not is_there(hash) then
+    log_event(queue.meta, tag, 'vanished', {})
+  elseif not redis.call('ZSCORE', queue.ready, tag) then
+    entries[#entries + 1] = text(255 * PRIORITY_BAND + now)
+    entries[#entries + 1] = tag
+  end
+  return false
+end
+
 -- Returns how many were due, and how many of them had expired: in their queue when a claim met them, or before their eta.
 local function promote(queue, rules)
   local due = due_in(queue.delayed)
   local promoted, entries, expiries, late = {}, {}, {}, 0
   for _, tag in ipairs(due) do
-    local fields = fields_of(queue.message .. tag, 'score', 'ttl_ms', 'expires', 'owner', 'died', 'task_expiry')
-    local hash, overdue = queue.message .. tag, fields[3] and tonumber(fields[3]) <= now
-    if fields[5] then
-      finish_death(queue, tag, fields[5])
-    elseif fields[4] and redis.call('ZSCORE', queue.index, tag) then
-      -- It is claimed, and goes back from there.
-    elseif fields[1] and overdue and fields[6] ~= 'ahead' then
+    local expired = contained(queue, tag, now, promote_one, queue, rules, tag, entries, expiries, promoted)
+    if expired == 'damaged' then
+      promote_one(queue, rules, tag, entries, expiries, promoted)
+    elseif expired then
       late = late + 1
-      dead_letter(queue, rules, tag, fields[1], 'expired', now)
-    elseif fields[1] then
-      local own, score = tonumber(fields[3]), fields[1]
-      local expires
-      if overdue then
-        late, score = late + 1, HEAD
-        keep_rank(hash, fields[1])
-        expires = mark_expired(queue.meta, hash, now)
-      else
-        expires = expiry_of(tonumber(fields[2]), own, now)
-        if fields[6] == 'ahead' and expires ~= own then redis.call('HDEL', hash, 'task_expiry') end
-      end
-      entries[#entries + 1] = score
-      entries[#entries + 1] = tag
-      if expires then
-        expiries[#expiries + 1] = text(expires)
-        expiries[#expiries + 1] = tag
-      end
-      promoted[#promoted + 1] = { tag, expires }
-    elseif not is_there(hash) then
-      log_event(queue.meta, tag, 'vanished', {})
-    elseif not redis.call('ZSCORE', queue.ready, tag) then
-      entries[#entries + 1] = text(255 * PRIORITY_BAND + now)
-      entries[#entries + 1] = tag
     end
   end
   if #entries > 0 then
@@ -165,33 +182,37 @@ local function promote(queue, rules)
   return #due, late
 end
 
+-- Deals with a ready message that is due: it dies, or it is a task that stands first from now on. Returns whether it expired now, and when
+-- to look again, or false.
+local function expire_one(queue, rules, tag, score)
+  local hash = queue.message .. tag
+  local fields = fields_of(hash, 'expires', 'task_expiry')
+  if fields[2] == 'ahead' then
+    keep_rank(hash, score)
+    redis.call('ZADD', queue.ready, HEAD, tag)
+    return true, mark_expired(queue.meta, hash, now)
+  elseif fields[2] == 'over' and (not fields[1] or whole(fields[1]) > now) then
+    -- A pass that failed has moved it already.
+    return false, whole(fields[1])
+  end
+  -- A hash that vanished (flush, eviction) leaves nothing to keep.
+  if is_there(hash) then
+    dead_letter(queue, rules, tag, score, 'expired', now)
+  else
+    log_event(queue.meta, tag, 'vanished', {})
+  end
+  redis.call('ZREM', queue.ready, tag)
+  return true, false
+end
+
 -- Returns how many of the entries that were due were ready messages.
 local function expire(queue, rules)
   local due = due_in(queue.expiry)
   local expired, gone = 0, {}
   for _, tag in ipairs(due) do
-    local score, hash, later = redis.call('ZSCORE', queue.ready, tag), queue.message .. tag, false
-    if score then
-      local fields = fields_of(hash, 'expires', 'task_expiry')
-      if fields[2] == 'ahead' then
-        keep_rank(hash, score)
-        redis.call('ZADD', queue.ready, HEAD, tag)
-        later = mark_expired(queue.meta, hash, now)
-        expired = expired + 1
-      elseif fields[2] == 'over' and (not fields[1] or tonumber(fields[1]) > now) then
-        -- A pass that failed has moved it already.
-        later = tonumber(fields[1])
-      else
-        -- A hash that vanished (flush, eviction) leaves nothing to keep.
-        if is_there(hash) then
-          dead_letter(queue, rules, tag, score, 'expired', now)
-        else
-          log_event(queue.meta, tag, 'vanished', {})
-        end
-        redis.call('ZREM', queue.ready, tag)
-        expired = expired + 1
-      end
-    end
+    local score, ended, later = redis.call('ZSCORE', queue.ready, tag), false, false
+    if score then ended, later = contained(queue, tag, now, expire_one, queue, rules, tag, score) end
+    if ended == true then expired = expired + 1 end
     if later then redis.call('ZADD', queue.expiry, text(later), tag) else gone[#gone + 1] = tag end
   end
   if #gone > 0 then redis.call('ZREM', queue.expiry, unpack(gone)) end
@@ -214,7 +235,7 @@ local function recover(queue, rules)
       stale = stale + 1
     elseif not fields[1] then
       log_event(queue.meta, tag, 'vanished', {})
-    elseif return_lost(queue, rules, ARGV[8], tag, fields[1], fields[2], now) == 'dead' then
+    elseif contained(queue, tag, now, return_lost, queue, rules, ARGV[8], tag, fields[1], fields[2], now) == 'dead' then
       died = died + 1
     end
     redis.call('ZREM', queue.index, tag)
@@ -235,10 +256,11 @@ local function sort_dlx_outbox(queue, rules)
     elseif is_there(queue.message .. tag) then
       local fields = redis.call('HMGET', queue.message .. tag, 'died', 'score')
       if not (fields[1] and fields[2]) then
-        local score = fields[2] or redis.call('ZSCORE', queue.dlx_outbox, tag)
+        local score = fields[2] and is_whole(fields[2]) and fields[2] or redis.call('ZSCORE', queue.dlx_outbox, tag)
         fields[1] = text(now)
         redis.call('HSET', queue.message .. tag, 'score', text(tonumber(score)), 'reason', 'unroutable', 'died', fields[1])
       end
+      if not is_whole(fields[1]) then fields[1] = text(now) end
       redis.call('ZADD', queue.dead, fields[1], tag)
     end
     redis.call('ZREM', queue.dlx_outbox, tag)

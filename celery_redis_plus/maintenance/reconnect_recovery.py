@@ -119,7 +119,7 @@ class ReconnectRecovery:
         of = self._keys.queue(queue)
         returned, page = self._commands.call(
             script("release_session"),
-            [of.ready, of.index, of.message, of.wakeup, of.expiry, of.schedule_wakeup, of.meta],
+            [of.ready, of.index, of.message, of.wakeup, of.expiry, of.schedule_wakeup, of.meta, of.delayed],
             session,
             page,
             INDEX_PAGE,

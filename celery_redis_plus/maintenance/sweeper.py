@@ -262,7 +262,7 @@ def _report(queue: str, swept: Swept) -> None:
         )  # fmt: skip
     if swept.damaged:
         logger.error(
-            "%d message(s) of queue %r are set aside: what is stored under their keys is no message any more (counter `damaged`)",
+            "%d message(s) of queue %r are set aside: somebody else has written under their keys (counter `damaged`)",
             swept.damaged, queue, extra={"queue": queue},
         )  # fmt: skip
 

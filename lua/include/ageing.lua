@@ -7,5 +7,6 @@ end
 
 -- The rank (0-255, 0 first) of a message: its field `rank`, where its score does not tell it.
 local function rank_of(score, rank)
-  return tonumber(rank) or math.floor(score / PRIORITY_BAND)
+  rank = tonumber(rank)
+  return rank and rank >= 0 and rank < 256 and rank or math.floor(score / PRIORITY_BAND)
 end

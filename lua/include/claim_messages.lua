@@ -14,13 +14,16 @@ local now, deadline
 local expired_tasks = 0
 
 local _for_flagged
--- The functions for messages of queues with limits or events, made when the first one is met: each call makes the functions anew
+-- The functions for messages of queues with limits or events, and for damaged ones, made when the first one is met: each call makes the functions anew
 -- that it comes by, and these are many.
 local function for_flagged()
   if not _for_flagged then
 -- @include release_capacity
 -- @include log_event
-    _for_flagged = { is_bounded = is_bounded, size_of = size_of, release_capacity = release_capacity, log_event = log_event }
+-- @include damaged_message
+    _for_flagged = {
+      is_bounded = is_bounded, size_of = size_of, release_capacity = release_capacity, log_event = log_event, set_aside = set_aside,
+    }
   end
   return _for_flagged
 end
@@ -58,13 +61,15 @@ local function claim_messages(q, count, ready, index, message, meta, expiry, del
         fields = {}
       end
       local expires, task_expiry = fields[3], fields[5]
-      local overdue = expires and tonumber(expires) <= now
+      local expires_at = expires and tonumber(expires)
+      -- What is no number is the sweep's matter, too.
+      local overdue = expires and not (expires_at and expires_at > now)
       if expires then expiring[#expiring + 1] = tag end
       if fields[4] then
         -- A script failed that ended its life: the sweep finishes that.
         redis.call('ZADD', delayed, text(now), tag)
         to_sweep = true
-      elseif overdue and task_expiry ~= 'ahead' then
+      elseif overdue and not (task_expiry == 'ahead' and expires_at) then
         -- Only the sweep ends messages that expired, and tells their waiters. It finds this one among the delayed: due, and expired.
         redis.call('HSET', hash, 'score', score)
         redis.call('ZADD', delayed, text(now), tag)
@@ -74,22 +79,28 @@ local function claim_messages(q, count, ready, index, message, meta, expiry, del
         -- Only a message that was claimed before can have failed, or been seen.
         if fields[2] then
           local past = redis.call('HMGET', hash, 'failed', 'seen')
-          claim, failed, seen = fields[2] + 1, past[1] or '0', past[2] or '0'
+          failed, seen = past[1] or '0', past[2] or '0'
+          claim = string.find(fields[2] .. ' ' .. failed .. ' ' .. seen, '^%-?%d+ %-?%d+ %-?%d+$') and text(fields[2] + 1)
         end
-        redis.call('HSET', hash, 'score', score, 'claim', claim, 'owner', holder)
-        claimed[#claimed + 1] = deadline
-        claimed[#claimed + 1] = tag
-        taken = taken + 1
-        bytes = bytes - #fields[1]
-        local header = q .. ' ' .. tag .. ' ' .. claim .. ' ' .. failed .. ' ' .. seen
-        if overdue or task_expiry == 'over' then
-          if overdue then mark_expired(meta, hash, now) end
-          expired_tasks = expired_tasks + 1
-          header = header .. ' expired'
+        if not claim then
+          for_flagged().set_aside(meta, delayed, hash, tag, score, now)
+          to_sweep = true
+        else
+          redis.call('HSET', hash, 'score', score, 'claim', claim, 'owner', holder)
+          claimed[#claimed + 1] = deadline
+          claimed[#claimed + 1] = tag
+          taken = taken + 1
+          bytes = bytes - #fields[1]
+          local header = q .. ' ' .. tag .. ' ' .. claim .. ' ' .. failed .. ' ' .. seen
+          if overdue or task_expiry == 'over' then
+            if overdue then mark_expired(meta, hash, now) end
+            expired_tasks = expired_tasks + 1
+            header = header .. ' expired'
+          end
+          reply[#reply + 1] = header
+          reply[#reply + 1] = fields[1]
+          if not is_plain(tag) then for_flagged().log_event(meta, tag, 'claimed', { claim = claim, worker = worker }) end
         end
-        reply[#reply + 1] = header
-        reply[#reply + 1] = fields[1]
-        if not is_plain(tag) then for_flagged().log_event(meta, tag, 'claimed', { claim = claim, worker = worker }) end
       else
         redis.call('HINCRBY', meta, 'vanished', 1)
         if not is_plain(tag) then for_flagged().log_event(meta, tag, 'vanished', {}) end

@@ -1,6 +1,7 @@
 -- @include text
 -- @include ageing
 -- @include message
+-- @include damaged_message
 
 -- The clock went back: what was noted by the time before must not last longer than it was meant to. `swept` is the time of the last
 -- sweep, ahead of `now`.
@@ -32,9 +33,9 @@ end
 local function rebase_delayed_message(queue, tag, due, now, newest, ageing)
   local hash = queue.message .. tag
   local fields = fields_of(hash, 'delay', 'score', 'rank')
-  local latest = fields[1] and now + fields[1]
+  local latest = fields[1] and now + whole(fields[1])
   if not (latest and due > latest) then return end
-  local score = tonumber(fields[2])
+  local score = whole(fields[2])
   if score then
     local place = rank_of(score, fields[3]) * level_of(ageing) + math.max(latest, newest)
     if place < score then redis.call('HSET', hash, 'score', text(place)) end
@@ -51,7 +52,9 @@ local function rebase_delayed(queue, now, swept, limit)
   local page = redis.call('ZSCAN', queue.delayed, cursor, 'COUNT', limit)
   for i = 1, #page[2], 2 do
     local tag, due = page[2][i], tonumber(page[2][i + 1])
-    if due > now then rebase_delayed_message(queue, tag, due, now, tonumber(record[2] or 0), record[3]) end
+    if due > now then
+      contained(queue, tag, now, rebase_delayed_message, queue, tag, due, now, tonumber(record[2] or 0), record[3])
+    end
   end
   if page[1] == '0' then
     redis.call('HDEL', queue.meta, 'rebase_cursor')

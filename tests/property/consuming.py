@@ -203,7 +203,7 @@ class Consuming(World):
         while first:
             returned, first = self.commands.call(
                 script("release_session"),
-                [keys.ready, keys.index, keys.message, keys.wakeup, keys.expiry, keys.schedule_wakeup, keys.meta],
+                [keys.ready, keys.index, keys.message, keys.wakeup, keys.expiry, keys.schedule_wakeup, keys.meta, keys.delayed],
                 holder,
                 first,
                 page,

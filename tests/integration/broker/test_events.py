@@ -149,7 +149,7 @@ def test_a_lost_claim_that_is_released_is_logged_as_recovered(archived):
     archived.publish("q", b"x")
     archived.claim("q")
     of = archived.keys.queue("q")
-    keys = [of.ready, of.index, of.message, of.wakeup, of.expiry, of.schedule_wakeup, of.meta]
+    keys = [of.ready, of.index, of.message, of.wakeup, of.expiry, of.schedule_wakeup, of.meta, of.delayed]
     archived.commands.call(script("release_session"), keys, "holder", "-inf", 100)
     last = events_of(archived.client, archived.keys, "q")[-1]
     assert (last.event, last.reason) == ("recovered", "connection_lost")

@@ -151,7 +151,7 @@ def hand_back_page(broker, page, *known):
     keys = broker.keys.queue("q")
     return broker.commands.call(
         script("release_session"),
-        [keys.ready, keys.index, keys.message, keys.wakeup, keys.expiry, keys.schedule_wakeup, keys.meta],
+        [keys.ready, keys.index, keys.message, keys.wakeup, keys.expiry, keys.schedule_wakeup, keys.meta, keys.delayed],
         "holder",
         page,
         100,

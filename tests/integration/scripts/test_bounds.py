@@ -89,7 +89,10 @@ CALLS: dict[str, Callable[[workshop.Workshop], Any]] = {
     ),
     "release_session": lambda shop: shop.run(
         "release_session",
-        [shop.q.ready, shop.q.index, shop.q.message, shop.q.wakeup, shop.q.expiry, shop.q.schedule_wakeup, shop.q.meta],
+        [
+            shop.q.ready, shop.q.index, shop.q.message, shop.q.wakeup, shop.q.expiry, shop.q.schedule_wakeup, shop.q.meta,
+            shop.q.delayed,
+        ],
         "nobody", "", 500,
     ),
     "bind": lambda shop: (

@@ -115,7 +115,16 @@ SCENARIOS: dict[str, list[Scenario]] = {
         Scenario(
             lambda shop: shop.run(
                 "release_session",
-                [shop.q.ready, shop.q.index, shop.q.message, shop.q.wakeup, shop.q.expiry, shop.q.schedule_wakeup, shop.q.meta],
+                [
+                    shop.q.ready,
+                    shop.q.index,
+                    shop.q.message,
+                    shop.q.wakeup,
+                    shop.q.expiry,
+                    shop.q.schedule_wakeup,
+                    shop.q.meta,
+                    shop.q.delayed,
+                ],
                 "holder",
                 "",
                 100,
