@@ -9,7 +9,8 @@
 --       and events), then per queue: how many of its messages the consumer has in work (none = it may take as many as it likes)
 -- Returns { more, header, payload, header, payload, ... }: `more` lists, space-separated, the numbers of the queues that still
 -- have ready messages, and with a minus sign those that only `claim_restricted` may take from; where acked messages of queues
--- stand elsewhere than in the index, follows '|' and the numbers of these queues: `ack` has to remove them. A header is
+-- stand elsewhere than in the index, follows '|' and the numbers of these queues: `ack` has to remove them; where a queue cannot be
+-- claimed from, '!', the number of the first, and why: the others are. A header is
 -- 'queue-number tag claim failures seen', and behind that 'expired' of a Celery task that the worker has to revoke. Queues that the
 -- call did not come to are listed first.
 -- Bound: 500 ready entries over all queues, taken or passed (they expired, or their hash is gone); the caller goes on with `more`.
@@ -40,7 +41,7 @@ for q = 1, queues do
 end
 local looked_at = open
 
-local to_ack = ''
+local to_ack, failure = '', nil
 if ARGV[7] ~= '0' then
   local acked = {}
   for at = 8, first_held - 2, 2 do
@@ -76,9 +77,18 @@ while credit > 0 and bytes > 0 and room > 0 and #open > 0 do
         part = math.min(count, math.max(math.ceil((ready + in_work) / consumers) - held, math.ceil(ready / consumers), 1))
       end
     end
-    local taken, passed
-    taken, drained[q], passed =
-      claim_messages(q, part, KEYS[base + 1], KEYS[base + 2], KEYS[base + 3], KEYS[base + 5], KEYS[base + 6], KEYS[base + 7])
+    local before = #reply
+    local fine, taken, left, passed =
+      pcall(claim_messages, q, part, KEYS[base + 1], KEYS[base + 2], KEYS[base + 3], KEYS[base + 5], KEYS[base + 6], KEYS[base + 7])
+    if not fine then
+      -- What it has not taken out of the queue is still there.
+      if taken_out == 1 and queues == 1 then return error(taken) end
+      for i = #reply, taken_out + 1, -1 do reply[i] = nil end
+      failure = failure or '!' .. q .. ' ' .. (type(taken) == 'table' and taken.err or tostring(taken))
+      taken, left = (#reply - before) / 2, true
+      passed = taken
+    end
+    drained[q] = left
     credit, room = credit - taken, room - passed
     if not drained[q] and part == count then still[#still + 1] = q end
   end
@@ -103,5 +113,5 @@ for _, q in ipairs(looked_at) do
     redis.call('DEL', KEYS[base + 4])
   end
 end
-reply[1] = table.concat(more, ' ') .. to_ack
+reply[1] = table.concat(more, ' ') .. to_ack .. (failure or '')
 return reply

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from celery_redis_plus import clock
-from celery_redis_plus.broker.consumers.claims import MAX_CLAIMED, MAX_QUEUES, Batch, batch_of
+from celery_redis_plus.broker.consumers.claims import MAX_CLAIMED, MAX_QUEUES, Batch
 from celery_redis_plus.consumer.queue_order import IDLE_QUEUES
 from celery_redis_plus.consumer.restricted_queues import FetchResult
 
@@ -233,7 +233,7 @@ class Fetcher:
         reply, error = pending.answer
         if error is not None:
             raise error
-        pending.consumers.add(self._result(batch_of(reply, pending.names)), pending.asked_at)
+        pending.consumers.add(self._result(self._connection.claim_commands.read(reply, pending.names)), pending.asked_at)
         return True
 
     def finish_pending(self) -> None:

@@ -10,6 +10,8 @@ local MOST_LOOKED_AT = 500
 -- The first entry is the script's own; then come header, payload, header, payload, ...
 local reply = { '' }
 local now, deadline
+-- The last entry of the reply whose message is out of its queue.
+local taken_out = 1
 -- How many of the messages that were taken are Celery tasks that have expired.
 local expired_tasks = 0
 
@@ -113,6 +115,7 @@ local function claim_messages(q, count, ready, index, message, meta, expiry, del
   elseif passed > 0 then
     redis.call('ZREMRANGEBYRANK', ready, 0, passed - 1)
   end
+  taken_out = #reply
   if to_sweep then
     local ttl = redis.call('HGET', meta, 'ttl')
     if ttl then redis.call('PEXPIRE', delayed, ttl, 'NX') end

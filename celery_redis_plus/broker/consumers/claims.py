@@ -5,12 +5,14 @@ The call carries the acks that wait for company: at prefetch 1 each message then
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from celery_redis_plus.broker.consumers.failures import log_deaths, read_deaths
+from celery_redis_plus.broker.line_interval import LineInterval
 from celery_redis_plus.events import pack_text, unpack_text
 from celery_redis_plus.scripts import script
 from celery_redis_plus.stored_message import Claimed, UnreadableMessageError, split_payload
@@ -23,10 +25,14 @@ if TYPE_CHECKING:
     from celery_redis_plus.connection.persistent_connection import Argument
     from celery_redis_plus.keys import Keys
 
+logger = logging.getLogger(__name__)
+
 #: Most messages a claim takes; Lua's `unpack` fails near 8,000 values, and a batch blocks the server for its length.
 MAX_CLAIMED = 500
 #: Bytes of payload after which a claim takes no further message.
 MAX_CLAIMED_BYTES = 1_000_000
+#: Seconds between two lines in the log about a queue that cannot be claimed from.
+FAILED_LOG_S = 60.0
 #: Most queues a claim looks at; hot ones come first (100 queues in one call cost 10 ms when all are cold).
 MAX_QUEUES = 20
 
@@ -124,6 +130,7 @@ class ClaimCommands:
         self._claim = script("claim")
         self._claim_restricted = script("claim_restricted")
         self._worker = ""
+        self._failed = LineInterval(FAILED_LOG_S)
 
     @property
     def worker(self) -> str:
@@ -158,14 +165,14 @@ class ClaimCommands:
             raise
         if acks:
             self._settle_acks(acks, reply, names)
-        return batch_of(reply, names)
+        return self.read(reply, names)
 
     def post(
         self, queues: Sequence[str], credit: int, *, share: bool, held: Sequence[int] = (), done: Done
     ) -> Sequence[str]:  # fmt: skip
         """Send a `claim` without waiting.
 
-        Returns the queues by which `batch_of` reads the reply that `done` gets.
+        Returns the queues by which `read` reads the reply that `done` gets.
 
         Raises:
             redis.exceptions.ConnectionError: the connection failed.
@@ -181,13 +188,27 @@ class ClaimCommands:
         self._commands.send_nowait(self._claim, keys, *arguments, done=answered if acks else done)
         return names
 
+    def read(self, reply: Sequence[bytes], names: Sequence[str]) -> Batch:
+        """Return what a claim of the queues `names` brought, from the script's reply; log where it could not claim from one."""
+        numbers, _, failure = reply[0].partition(b"!")
+        if failure:
+            number, _, why = failure.decode(errors="replace").partition(" ")
+            queue = names[int(number) - 1]
+            if times := self._failed.add(queue):
+                logger.error(
+                    "queue %r cannot be claimed from (%s), others can; that happened %d time(s) since the last such line",
+                    queue, why, times, extra={"queue": queue},
+                )  # fmt: skip
+        return batch_of(numbers, reply, names)
+
     def _take_acks(self, names: Sequence[str]) -> Sequence[UnackedMessage]:
         return () if self._acknowledger is None else self._acknowledger.take_for_claim(names)
 
     def _settle_acks(self, acks: Sequence[UnackedMessage], reply: Sequence[bytes] | None, names: Sequence[str]) -> None:
         """Note what became of the acks that went with a claim; `reply` None: the server has not answered."""
         if acks and self._acknowledger is not None:
-            again = None if reply is None else [names[int(number) - 1] for number in reply[0].partition(b"|")[2].split()]
+            listed = b"" if reply is None else reply[0].partition(b"!")[0].partition(b"|")[2]
+            again = None if reply is None else [names[int(number) - 1] for number in listed.split()]
             self._acknowledger.settle_claimed(acks, again)
 
     def _call(
@@ -262,13 +283,13 @@ class ClaimCommands:
         return body
 
 
-def batch_of(reply: Sequence[bytes], names: Sequence[str]) -> Batch:
-    """Return what a claim of the queues `names` brought, from the script's reply."""
-    if not reply[0]:
+def batch_of(more: bytes, reply: Sequence[bytes], names: Sequence[str]) -> Batch:
+    """Return what a claim of the queues `names` brought, from the script's reply and the list at its beginning."""
+    if not more:
         return Batch(claimed_messages(reply, names), [])
-    if len(names) == 1 and reply[0] == b"1":
+    if len(names) == 1 and more == b"1":
         return Batch(claimed_messages(reply, names), list(names))
-    numbers = [int(number) for number in reply[0].partition(b"|")[0].split()]
+    numbers = [int(number) for number in more.partition(b"|")[0].split()]
     return Batch(
         claimed_messages(reply, names),
         [names[number - 1] for number in numbers if number > 0],

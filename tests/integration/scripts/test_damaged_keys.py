@@ -66,6 +66,32 @@ def test_a_claim_that_cannot_write_the_index_leaves_all_messages_ready(redis_cli
     broker.commands.close()
 
 
+@pytest.mark.parametrize("field", ["delivered", "ttl"])
+def test_a_claim_goes_on_with_other_queues_where_one_record_is_damaged(redis_client, caplog, field):
+    """What it has taken out of the damaged one is delivered as well: else nobody would have it."""
+    broker = make_broker(redis_client)
+    broker.declare("bad", "q")
+    broker.publish("bad", b"1", b"2")
+    broker.publish("q", b"3")
+    redis_client.hset("meta:{bad}", field, "text")
+    assert broker.bodies("bad", "q") == [b"1", b"2", b"3"]
+    assert ("queue 'bad' cannot be claimed from" in caplog.text) == (field == "delivered")
+    assert redis_client.zcard("messages_index:{bad}") == 2
+    broker.commands.close()
+
+
+def test_a_claim_leaves_a_queue_alone_whose_index_it_cannot_write_and_takes_from_others(redis_client, caplog):
+    broker = make_broker(redis_client)
+    broker.declare("first", "bad", "q")
+    for queue in ("first", "bad", "q"):
+        broker.publish(queue, queue.encode(), b"x")
+    redis_client.set("messages_index:{bad}", "foreign")
+    assert broker.bodies("first", "bad", "q") == [b"first", b"x", b"q", b"x"]
+    assert "queue 'bad' cannot be claimed from (WRONGTYPE" in caplog.text
+    assert redis_client.zcard("queue:{bad}") == 2
+    broker.commands.close()
+
+
 def test_a_queue_that_cannot_be_swept_does_not_keep_others_from_it(redis_client, caplog):
     broker = make_broker(redis_client)
     broker.declare("bad", "q")
