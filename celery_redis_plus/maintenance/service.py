@@ -440,11 +440,12 @@ class MaintenanceService:
             self._subscriber_heartbeats.run_soon()
             # All of them: each is asked for every few seconds.
             self.knowledge.records.make_room(2 * len(self.watched))
+        # First: a queue that has just woken this process is swept, also where it is consumed here no more.
+        self.runner.run()
         if (version, self._unconsumed_queues.queues) != self._swept_as_of:
             self._swept_as_of = (version, self._unconsumed_queues.queues)
             self._swept = dict.fromkeys([queue.name for queue in self.watched.all()] + self._unconsumed_queues.queues)
             self._sweeper.watch(self._swept)
-        self.runner.run()
 
     def _rest(self) -> None:
         """Wait until a task is due, a wakeup comes, or a channel has work for this thread."""

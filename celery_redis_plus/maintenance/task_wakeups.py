@@ -75,8 +75,8 @@ class TaskWakeups:
             one is not other for one, other in zip(made_of, self._made_of, strict=True)
         )
         if (changed or self._waiter.waiting is not self._wakeups) or self._blocking.login_due:
-            if self._waiter.waiting:
-                self._make_due(self._waiter.cancel_wait())
+            # What came meanwhile may be of a queue that is not swept here any more. Else it ends the next wait.
+            self._waiter.cancel_wait()
             if changed:
                 self._waits_for = self._tasks.by_wakeup(self._keys, swept)
                 self._wakeups = tuple(self._waits_for)
@@ -88,13 +88,11 @@ class TaskWakeups:
         wait_readable(descriptors, wait_s)
         self._waker.clear()
         if self._waiter.arrived():
-            self._make_due(self._waiter.take())
+            wakeup = self._waiter.take()
+            if wakeup is not None:
+                self._waits_for[wakeup]()
 
     def abort(self) -> None:
         """Drop the connection, and the call with it."""
         self._blocking.abort()
         self._waiter.reset()
-
-    def _make_due(self, wakeup: bytes | None) -> None:
-        if wakeup is not None:
-            self._waits_for[wakeup]()

@@ -276,8 +276,6 @@ def _end_wait(session: BrokerConnection) -> None:
     """Cancel a wait for wake-ups; one that has come meanwhile goes to another consumer."""
     try:
         if session.waiter.waiting and not session.broken:
-            wakeup = session.waiter.cancel_wait()
-            if wakeup is not None:
-                session.waiter.notify(wakeup)
+            session.waiter.cancel_wait()
     except CONNECTION_ERRORS:
         session.abandon()

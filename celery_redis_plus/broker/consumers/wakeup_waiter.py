@@ -80,14 +80,18 @@ class WakeupWaiter:
             # The expiry is for the case that we die before the call takes the key away.
             self._commands.call(script("notify"), [self._wake], WAKE_TTL_MS)
 
-    def cancel_wait(self) -> bytes | None:
-        """End the outstanding call in order: no wake-up is lost. Returns the one that came instead, for the caller to pass on."""
+    def cancel_wait(self) -> None:
+        """End the outstanding call in order: a wake-up that came meanwhile is passed on, to this client if it waits for it again.
+
+        Raises as `CommandConnection.call` and `BlockingConnection.finish` do.
+        """
         if not self._wakeups:
-            return None
+            return
         self.wake()
         wakeup = self.take()
         self._commands.command("DEL", self._wake)
-        return wakeup
+        if wakeup is not None:
+            self.notify(wakeup)
 
     def reset(self) -> None:
         """Note that the connection was abandoned, and the call with it."""
