@@ -57,7 +57,7 @@ logger = logging.getLogger(__name__)
 
 #: Seconds between two rounds of questions while no Sentinel names a master that takes connections.
 ASK_AGAIN_S = 0.1
-#: What every process has checked so far. A Connector can be given another one.
+#: What this process has found out of servers so far. A Connector can be given another one.
 PROCESS_CHECK = ServerCheck()
 
 
@@ -70,6 +70,7 @@ class Connector:
         connections_opened: how many were opened in this process, closed ones included.
         finder: asks the Sentinels, or the nodes of a cluster; None for one server.
         credentials: those of the option `credential_provider`; None without a provider.
+        missing_replicas: as `ServerCheck` has it, of all connectors of the process.
     """
 
     def __init__(self, address: Address, options: Options, *, check: ServerCheck = PROCESS_CHECK) -> None:
@@ -79,6 +80,7 @@ class Connector:
         self.options = options
         self.connections_opened = 0
         self._check = check
+        self.missing_replicas = check.missing_replicas
         self._pid = os.getpid()
         self._lock = lock_of(self)
         #: Providers may refuse CLIENT; names only help readers of CLIENT LIST.

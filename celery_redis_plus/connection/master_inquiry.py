@@ -78,20 +78,20 @@ class MasterInquiry:
         self._close_unused()
 
     def _answer_and_keep(self, connection: Connection, host: str, port: int) -> Master:
-        works = False
         try:
             answer = self._answer(connection, host, port)
-            works = True
         except NoAnswer:
-            works = True
+            self._keep(connection, host, port)
             raise
-        finally:
-            if works:
-                self._kept[host, port] = connection
-                self._close_unused()
-            else:
-                _close(connection)
+        except BaseException:
+            _close(connection)
+            raise
+        self._keep(connection, host, port)
         return answer
+
+    def _keep(self, connection: Connection, host: str, port: int) -> None:
+        self._kept[host, port] = connection
+        self._close_unused()
 
     def _answer(self, connection: Connection, host: str, port: int) -> Master:
         try:

@@ -25,15 +25,19 @@ MINIMUM_VERSION = (7, 0)
 
 
 class ServerCheck:
-    """Checks each server once a process.
+    """Checks each server once a process, and remembers what the process has found out of servers.
 
-    The memory of what was checked is a set of strings, changed by atomic operations without a lock, so that a
-    fork at any moment leaves the child with a usable one; two threads may check the same server twice, which
-    does no harm.
+    This memory is changed by atomic operations without a lock, so that a fork at any moment leaves the child with a usable one.
+    Two threads may check the same server twice, which does no harm.
+
+    Attributes:
+        missing_replicas: servers that have too few replicas for `wait_replicas`, and when a publish waits for all its time again,
+            on `clock`, in seconds (`broker/publishing/replication.py`).
     """
 
     def __init__(self) -> None:
         self._done: set[str] = set()
+        self.missing_replicas: dict[tuple[str, int], float] = {}
 
     def knows(self, address: Address) -> bool:
         """Return whether this process has found the server good before."""

@@ -34,7 +34,7 @@ from celery_redis_plus.broker.flow_control.publisher_queue import PublisherWaitQ
 from celery_redis_plus.broker.publishing.attempt import PublishAttempt
 from celery_redis_plus.broker.publishing.delivery_store import DeliveryStore
 from celery_redis_plus.broker.publishing.publisher import Publisher, Target
-from celery_redis_plus.broker.publishing.replication import MISSING, Replication
+from celery_redis_plus.broker.publishing.replication import Replication
 from celery_redis_plus.broker.queues.queues import Queues
 from celery_redis_plus.connection import forks
 from celery_redis_plus.connection.blocking_connection import REPLY_GRACE_S, BlockingConnection
@@ -186,7 +186,9 @@ class BrokerConnection:
             self.keys,
             dedup_window_s=options.publish_dedup_window,
             on_missing=self.queues.revive,
-            replication=Replication(options.wait_replicas, options.wait_replicas_timeout, full_at=MISSING),
+            replication=Replication(
+                options.wait_replicas, options.wait_replicas_timeout, full_at=self.connector.missing_replicas
+            ),
             bounded=FlowController(
                 self.wait_queues[0], timeouts, check_type=self.acceptance.check_declared, consumes_itself=self._consumes_itself
             ),

@@ -51,7 +51,3 @@ class Replication:
             self._full_at.pop(connection.peer, None)
         elif self.waited_s == self._timeout_s:
             self._full_at[connection.peer] = clock.now_s() + BETWEEN_FULL * self._timeout_s
-
-
-#: The servers of this process whose replicas are missing; changed by atomic operations, so that a fork leaves it usable.
-MISSING: dict[tuple[str, int], float] = {}

@@ -8,7 +8,8 @@ import kombu.pools
 import pytest
 
 from celery_redis_plus import clock
-from celery_redis_plus.broker.publishing.replication import BETWEEN_FULL, MISSING
+from celery_redis_plus.broker.publishing.replication import BETWEEN_FULL
+from celery_redis_plus.connection.connector import PROCESS_CHECK
 from celery_redis_plus.connection.persistent_connection import PersistentConnection
 from celery_redis_plus.errors import NoPermission, NotReplicated
 from tests.support.inbox import Inbox
@@ -31,7 +32,7 @@ def pair():
 
 @pytest.fixture
 def primary(pair):
-    MISSING.clear()
+    PROCESS_CHECK.missing_replicas.clear()
     with pair[0].client() as client:
         client.flushall()
     return pair[0]
