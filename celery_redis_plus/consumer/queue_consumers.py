@@ -43,6 +43,10 @@ class Credit(Protocol):
     suspended: bool
 
     @property
+    def asks_worker(self) -> bool:
+        """Whether Celery decides by what its worker has to do, and tells nobody when that changes."""
+
+    @property
     def busy(self) -> bool:
         """Whether a message is delivered and not settled."""
 

@@ -33,6 +33,8 @@ MESSAGES_IN_A_ROW = 32
 COPIES_IN_A_ROW = 32
 #: Seconds; what a channel looks at later than this waits for a turn that comes anyway.
 LONG_RECHECK_S = 2.5
+#: Seconds between two questions to Celery whether its worker has room (`worker_disable_prefetch`): a task that ends wakes nobody.
+WORKER_LOOK_S = 0.05
 
 
 class ServerConsumer:
@@ -272,12 +274,15 @@ class ServerConsumer:
         connection.commands.flush()
 
     def recheck_in_s(self) -> float:
-        """Return the seconds until a channel, or a browser, has to look at a queue by itself; infinity where none has to."""
+        """Return the seconds until a channel, or a browser, has to look by itself; infinity where none has to."""
         at = min((at for consumers in self.consumers for at in consumers.recheck_at.values()), default=math.inf)
         for browser in self.browsers:
             if browser.may_deliver():
                 at = min(at, browser.next_read_at)
-        return max(0.0, at - clock.now_s())
+        now = clock.now_s()
+        if any(consumers.credit.asks_worker and not consumers.available(1) for consumers in self.consumers):
+            at = min(at, now + WORKER_LOOK_S)
+        return max(0.0, at - now)
 
     def wait_at_most_s(self) -> float:
         """Return for how many seconds there is nothing to do but to wait; infinity where nothing else is due."""

@@ -76,11 +76,16 @@ class QoS(virtual.QoS):
         limit = self.prefetch_count
         return max(limit - len(self._delivered), 0) if limit else None
 
+    @property
+    def asks_worker(self) -> bool:
+        """Whether Celery has replaced `can_consume`: it looks at what its worker has to do."""
+        return "can_consume" in self.__dict__
+
     def credit(self, buffered: int, most: int) -> int:
         """Return how many messages, at `most`, a claim may take beside the `buffered` ones."""
         if self.suspended:
             return 0
-        if "can_consume" in self.__dict__:
+        if self.asks_worker:
             # Celery decides message by message (worker_disable_prefetch).
             return 1 if not buffered and self.can_consume() else 0
         limit = self.prefetch_count

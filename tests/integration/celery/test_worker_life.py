@@ -1,5 +1,7 @@
 """What happens to messages over a worker's life: warm shutdown, and tasks longer than the visibility timeout."""
 
+import time
+
 import pytest
 
 from tests.support.waiting import wait_until
@@ -68,3 +70,17 @@ def test_a_sleeping_worker_hears_of_its_signal(celery_app, celery_worker, notes)
     worker.signal(15)
     # Something of Celery's wakes it every ten seconds or so.
     assert worker.wait(5) == 0
+
+
+@pytest.mark.parametrize("pool", ["threads", "gevent"])
+def test_a_worker_without_prefetch_claims_again_when_a_task_ends(pool, celery_app, celery_worker, notes):
+    """Celery looks at what runs before each delivery, and its loop sleeps for up to two seconds without an event."""
+    config = {"worker_disable_prefetch": True}
+    worker = celery_worker(pool=pool, concurrency=2, config=config)
+    app = celery_app(**config)
+    began = time.monotonic()
+    for number in range(20):
+        app.send_task("c.note", ["next", str(number), 0.1])
+    notes.wait_for("next", 20, 30, worker.tail)
+    # Two tasks every two seconds, when nothing but the end of the loop's sleep makes it look.
+    assert time.monotonic() - began < 10
