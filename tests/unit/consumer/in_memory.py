@@ -14,7 +14,7 @@ from typing import Any
 
 import kombu
 
-from celery_redis_plus.broker.consumers.claims import MAX_QUEUES, Batch, RestrictedBatch, State
+from celery_redis_plus.broker.consumers.claims import MAX_QUEUES, Batch, RestrictedBatch, State, batch_of
 from celery_redis_plus.broker.consumers.settlement import Settlement
 from celery_redis_plus.broker.consumers.unacked import UnackedMessages
 from celery_redis_plus.connection.waker import Waker
@@ -75,6 +75,9 @@ class InMemoryClaims:
         for message in batch.messages:
             reply += [b"%d %b 1 0 0" % (queues.index(message.queue) + 1, message.tag.encode()), message.envelope + b"\n"]
         done(reply, None)
+
+    def read(self, reply: Sequence[bytes], names: Sequence[str]) -> Batch:
+        return batch_of(reply[0], reply, names)
 
     def claim_restricted(
         self, queue: str, count: int, consumer: str, *, credit: int, activations: bytes, look: Any = None
