@@ -61,10 +61,11 @@ def dead(fill, redis_client):
 
 
 def kill(redis_client, of, place):
-    """Let the ready messages be dead ones, in the sorted set `place`."""
+    """Let the ready messages be dead ones, in the sorted set `place`: a moment ago, or the sweep removes what is too old."""
+    seconds, _ = redis_client.time()
     with redis_client.pipeline() as pipeline:
         for number, tag in enumerate(redis_client.zrange(of.ready, 0, -1)):
-            died = 1_700_000_000_000 + number
+            died = seconds * 1000 - number
             pipeline.zadd(place, {tag: died})
             pipeline.hset(of.message + tag, mapping={"died": died, "reason": "rejected"})
         pipeline.delete(of.ready)
