@@ -8,6 +8,7 @@ import math
 import os
 import secrets
 import socket
+import threading
 import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
@@ -23,6 +24,7 @@ from celery_redis_plus.broker.consumers.claims import ClaimCommands
 from celery_redis_plus.broker.consumers.leases import Leases
 from celery_redis_plus.broker.consumers.processes import Processes
 from celery_redis_plus.broker.consumers.registry import CONSUMER_ID_SEPARATOR, Consumers
+from celery_redis_plus.broker.consumers.settlement import Settlement
 from celery_redis_plus.broker.consumers.wakeup_waiter import WakeupWaiter
 from celery_redis_plus.broker.dead_letters.store import DeadLetters
 from celery_redis_plus.broker.dead_letters.unroutable import REJECTED, UnroutableMessages
@@ -406,11 +408,23 @@ class BrokerConnection:
         arguments = None if record is None else record.limits(exchange)
         return None if arguments is None else Limits.of(arguments)
 
-    def dead_letter_broadcast(self, unacked: UnackedBroadcast) -> bool:
-        """Give a rejected broadcast to the dead-letter exchange of its queue; return whether there is one.
+    def reject_broadcast(self, unacked: UnackedBroadcast) -> bool:
+        """End a broadcast that was not done, as a dead letter where its queue has an exchange for those. From any thread.
 
-        Raises as `Publisher.to_dead_letters` does.
+        Returns False where it is settled already. Raises as `Publisher.to_dead_letters` does; it stays unsettled then.
         """
+        position = unacked.position
+        if unacked.tracked is None and unacked.tag in position.open:
+            # First: a broadcast that is settled is not delivered again, should this fail.
+            position.dead_lettered += self._dead_letter_broadcast(unacked)
+        if not position.settle(unacked.tag, Settlement.REJECT):
+            return False
+        if threading.get_ident() != self.loop_thread:
+            self.waker.wake()
+        return True
+
+    def _dead_letter_broadcast(self, unacked: UnackedBroadcast) -> bool:
+        """Give a rejected broadcast to the dead-letter exchange of its queue; return whether there is one."""
         queue = unacked.position.queue
         declared = self.queues.arguments(queue)
         if declared is None or declared.dead_letter_exchange is None:

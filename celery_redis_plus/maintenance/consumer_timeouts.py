@@ -1,4 +1,4 @@
-"""Puts messages back that their consumer has held for longer than their queue's `x-consumer-timeout`.
+"""Puts messages back that their consumer has held for longer than their queue's `x-consumer-timeout`; gives up such broadcasts.
 
 Each process sees to what it holds itself: a consumer that hangs still has a maintenance thread, and the leases of a process that
 hangs as a whole end after the visibility timeout.
@@ -8,15 +8,21 @@ from __future__ import annotations
 
 import logging
 import math
+from contextlib import suppress
 from typing import TYPE_CHECKING
+
+from redis.exceptions import RedisError
 
 from celery_redis_plus import clock
 from celery_redis_plus.broker.consumers.acks import SETTLED_A_CALL
 from celery_redis_plus.broker.consumers.unacked import DeliveryState
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from celery_redis_plus.broker.consumers.acks import Acknowledger
     from celery_redis_plus.broker.consumers.unacked import UnackedMessage, UnackedMessages
+    from celery_redis_plus.broker.fanout.subscriber_cursor import Owner, SubscriberCursors, UnackedBroadcast
 
 logger = logging.getLogger(__name__)
 
@@ -27,13 +33,18 @@ LOOKS, SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 10, 0.05, 1.0
 class ConsumerTimeouts:
     """The maintenance task that ends what takes a consumer too long."""
 
-    def __init__(self, unacked_messages: UnackedMessages, acknowledger: Acknowledger) -> None:
-        """Look at `unacked_messages`; put back by `acknowledger`."""
+    def __init__(
+        self, unacked_messages: UnackedMessages, acknowledger: Acknowledger, positions: SubscriberCursors
+    ) -> None:  # fmt: skip
+        """Look at `unacked_messages`, which are put back by `acknowledger`, and at the broadcasts of `positions`."""
         self._unacked_messages = unacked_messages
+        self._positions = positions
         self._acknowledger = acknowledger
         self._next_run_at = 0.0
         #: Message -> (claim number, whether the work has begun), and when that was first seen, on `clock`, in seconds.
         self._since: dict[UnackedMessage, tuple[tuple[int, bool], float]] = {}
+        #: Broadcast -> when it was first seen unsettled, on `clock`, in seconds.
+        self._broadcasts_since: dict[UnackedBroadcast, float] = {}
 
     @property
     def next_run_at(self) -> float:
@@ -59,6 +70,36 @@ class ConsumerTimeouts:
                     overdue.append(unacked)
             for at in range(0, len(overdue), SETTLED_A_CALL):
                 self._put_back(queue, timeout_s, overdue[at : at + SETTLED_A_CALL])
+        self._end_broadcasts(timeouts_s, now)
+
+    def _end_broadcasts(self, timeouts_s: Mapping[str, float], now: float) -> None:
+        """Give up the broadcasts that are overdue: they would come to the same subscriber again."""
+        before, self._broadcasts_since = self._broadcasts_since, {}
+        for position in self._positions.all():
+            timeout_s, owner = timeouts_s.get(position.queue), position.owner
+            if timeout_s is None or owner is None or owner.broken:
+                continue
+            for unacked in list(position.open.values()):
+                # The publisher of a tracked one has its own limit (`ack_timeout`).
+                if unacked.tracked is not None:
+                    continue
+                since = self._broadcasts_since[unacked] = before.get(unacked, now)
+                if now - since >= timeout_s:
+                    self._give_up(owner, unacked, timeout_s)
+
+    @staticmethod
+    def _give_up(owner: Owner, unacked: UnackedBroadcast, timeout_s: float) -> None:
+        ended = False
+        # Over its own connection: if that is lost, the broadcast comes again.
+        with suppress(RedisError, OSError):
+            ended = owner.reject_broadcast(unacked)
+        if ended:
+            position = unacked.position
+            logger.warning(
+                "broadcast %s of exchange %r was with a consumer of queue %r here for longer than x-consumer-timeout (%g s): it "
+                "is given up", unacked.entry[0].decode(), position.keys.exchange, position.queue, timeout_s,
+                extra={"queue": position.queue, "exchange": position.keys.exchange},
+            )  # fmt: skip
 
     def _put_back(self, queue: str, timeout_s: float, overdue: list[UnackedMessage]) -> None:
         self._acknowledger.time_out(overdue)

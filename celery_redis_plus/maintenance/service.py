@@ -218,7 +218,7 @@ class MaintenanceService:
                 self.lost_processes,
                 self._unconsumed_queues,
                 self._reconnect_recovery,
-                ConsumerTimeouts(self.unacked_messages, acknowledger),
+                ConsumerTimeouts(self.unacked_messages, acknowledger, self.positions),
                 self._sweeper,
                 forwarder,
                 self._topology_recovery,

@@ -58,7 +58,7 @@ QUEUE_TYPES = ("classic", "quorum")
 NO_EFFECT_ON_FANOUT = (
     *("x-max-length", "x-max-length-bytes", "x-message-ttl"),
     *("x-delivery-limit", "x-delayed-retry-min", "x-delayed-retry-max", "x-retry-policy", "x-rate-limit", "x-max-unacked"),
-    *("x-max-priority", "x-priority-ageing", "x-single-active-consumer", "x-event-log", "x-consumer-timeout"),
+    *("x-max-priority", "x-priority-ageing", "x-single-active-consumer", "x-event-log"),
 )
 #: ... and these are refused, because they promise a publisher that it is slowed down or told.
 REFUSED_ON_FANOUT = ("x-max-pending", "x-throttle", "x-accept-types")

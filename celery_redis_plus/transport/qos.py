@@ -155,11 +155,12 @@ class QoS(virtual.QoS):
         session = self._session
         if not isinstance(unacked, UnackedBroadcast):
             return
-        if settlement is Settlement.REJECT and unacked.tracked is None and unacked.tag in unacked.position.open:
-            # First: a broadcast that is settled is not delivered again, should this fail.
-            queue = unacked.position.queue
-            unacked.position.dead_lettered += self._session_of(queue).dead_letter_broadcast(unacked)
-        if not unacked.position.settle(unacked.tag, settlement):
+        position = unacked.position
+        if settlement is Settlement.REJECT:
+            settled = self._session_of(position.queue).reject_broadcast(unacked)
+        else:
+            settled = position.settle(unacked.tag, settlement)
+        if not settled:
             return
         if unacked.tracked is not None:
             session.tracking.settled(unacked.tracked, settlement)

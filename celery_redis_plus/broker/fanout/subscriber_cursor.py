@@ -42,6 +42,9 @@ class Owner(Protocol):
     def client_connection(self) -> object | None:
         """What opens a session again after this one: the client's connection, None where it is gone."""
 
+    def reject_broadcast(self, unacked: UnackedBroadcast) -> bool:
+        """End a broadcast that was not done; return False where it is settled. Raises as `CommandConnection.call` does."""
+
 
 @dataclass(frozen=True, slots=True)
 class SubscriberCounts:

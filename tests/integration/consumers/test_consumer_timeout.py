@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from kombu import Queue
+from kombu import Exchange, Producer, Queue
 
 from celery_redis_plus.broker.queues.queues import Sizes
 from celery_redis_plus.errors import InvalidArgument
@@ -99,6 +99,40 @@ def test_it_holds_for_basic_get(channel, connect):
     getter = connect(visibility_timeout=299).channel()
     assert getter.basic_get("q").body
     wait_until(lambda: channel.queue_counters("q").nacked == 1, 10)
+
+
+def subscriber(timeout_ms, **more):
+    arguments = {"x-consumer-timeout": timeout_ms, **more}
+    return Queue("s", Exchange("news", "fanout"), durable=True, queue_arguments=arguments)
+
+
+def test_a_broadcast_that_is_held_too_long_becomes_a_dead_letter_and_the_next_one_comes(channel, connect):
+    declare(channel, "letters")
+    forward = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "letters"}
+    held = Inbox(channel, subscriber(200, **forward), prefetch=1, ack=False)
+    free = Inbox(channel.connection.client.channel(), Queue("free", Exchange("news", "fanout"), durable=True), ack=False)
+    producer = Producer(connect().channel(), Exchange("news", "fanout"))
+    for body in ("first", "second"):
+        producer.publish(body)
+    wait_until(lambda: (held.pump(0.02), len(held.messages) == 2)[1], 10)
+    wait_until(lambda: channel.queue_sizes("letters").ready >= 1, 10)
+    letter = channel.basic_get("letters")
+    assert (letter.payload, letter.headers["x-death"][0]["queue"]) == ("first", "s")
+    # The answer comes too late, and that in time counts.
+    for message in held.messages:
+        message.ack()
+    assert free.exactly(2) == ["first", "second"]
+    assert all(message.channel.qos.knows(message.delivery_tag) for message in free.messages)
+    assert not held.rest(0.3)[2:]
+
+
+def test_a_broadcast_without_a_dead_letter_exchange_ends_with_a_line_in_the_log(channel, caplog):
+    inbox = Inbox(channel, subscriber(100), ack=False)
+    Producer(channel, Exchange("news", "fanout")).publish("one")
+    inbox.drain(1)
+    wait_until(lambda: "is given up" in caplog.text, 10)
+    wait_until(lambda: not channel.qos.busy, 10)
+    assert inbox.rest(0.05) == ["one"]
 
 
 @pytest.mark.parametrize("timeout", [0, -1, "5", 1.5])
