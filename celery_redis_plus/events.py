@@ -16,12 +16,13 @@ After a failover to a replica that lagged, numbers that readers have seen would 
 primary begins a new epoch: it appends `EPOCH:LAST ` (the old epoch, and the last N that `XINFO STREAM` shows)
 to the field `ended`, sets `epoch` to max(now ms, old epoch + 1), and adds `<epoch>-1`.
 
-**The entry's value.** One field, `v` (`FIELD`), for version 1 of this schema; another version has another field name, so a
-reader knows each entry's version. Its value is the columns of `VALUE` (what happened, then the description), in that order,
-joined by one TAB each: always 19 TABs, also behind empty columns, so that a reader can parse a thousand entries at once as one
-table (which is twice as fast as a description packed for itself). An empty column means "none". Numbers are decimal. A second
-field, `p` (`PAYLOAD_FIELD`), holds the stored payload as it is, in `published` entries of queues with `event_log_payload`. In
-Lua:
+**The entry's value.** One field, `v` (`FIELD`), for version 1 of this schema; another version N has the field `vN`, so a
+reader knows each entry's version, and refuses a later one. Any other entry was written by somebody else: readers pass over
+it (`read_entry`). Its value is the columns of `VALUE` (what happened, then the description), in that order, joined by one
+TAB each: always 19 TABs, also behind empty columns, so that a reader can parse a thousand entries at once as one table
+(which is twice as fast as a description packed for itself). An empty column means "none". Numbers are decimal. A second
+field, `p` (`PAYLOAD_FIELD`), holds the stored payload as it is, in `published` entries of queues with `event_log_payload`.
+In Lua:
 
     local NO_DESCRIPTION = '\t\t\t\t\t\t\t\t\t\t'  -- 10
     'published\t' .. ts .. '\t' .. tag .. '\t\t\t\t\t\t\t' .. description
@@ -269,6 +270,10 @@ _ESCAPES = {"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"}
 _ESCAPE_TABLE = str.maketrans(_ESCAPES)
 _UNESCAPES = {escape[1]: plain for plain, escape in _ESCAPES.items()}
 _ESCAPE = re.compile(r"\\(.)")
+#: The field of a later version of the schema.
+_LATER_FIELD = re.compile(rb"v\d+")
+#: Before this time events happen, µs since the epoch: the end of the year 9999, the last that Python's `datetime` has.
+END_US = 253_402_300_800_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -353,6 +358,31 @@ def decode(value: bytes, field: bytes = FIELD) -> Event:
     return Event(**values)
 
 
+def read_entry(fields: Sequence[bytes]) -> Event | None:
+    """Return the event in a stream entry; None where it is none, because somebody else wrote it.
+
+    Args:
+        fields: the entry's fields and values in one list.
+
+    Raises:
+        UnknownEventSchema: a later release wrote it.
+    """
+    if fields[0] != FIELD:
+        if _LATER_FIELD.fullmatch(fields[0]):
+            decode(fields[1], fields[0])
+        return None
+    try:
+        event = decode(fields[1])
+    except UnknownEventSchema:
+        return None
+    return event if event.event in TRANSITIONS and event.id and _is_time(event.ts) else None
+
+
+def _is_time(us: int | None) -> bool:
+    # A column may be empty that has to be there.
+    return us is not None and 0 <= us < END_US
+
+
 def _packed(value: str | int | None) -> str:
     if value is None:
         return ""
@@ -371,6 +401,8 @@ def _number(text: str, column: Column) -> int | None:
         number = int(text)
     except ValueError:
         return 0 if column.name == "ts" else None
+    if column.kind == "ms":
+        return number if 0 <= number * 1000 < END_US else None
     bits = 32 if column.kind == "int" else 64
     return number if -(1 << bits - 1) <= number < 1 << bits - 1 else None
 

@@ -19,8 +19,9 @@ from urllib.parse import quote
 from celery_redis_plus.event_log.finished_messages import FINISHED, is_finished, is_gone, row
 from celery_redis_plus.event_log.installed import check_installed
 from celery_redis_plus.event_log.offsets import BEGINNING
+from celery_redis_plus.event_log.passed_over import PassedOver
 from celery_redis_plus.event_log.readers import commit
-from celery_redis_plus.events import FIELD, Event, decode, encode
+from celery_redis_plus.events import ID_TIME_DIGITS, Event, decode, encode, read_entry
 
 if TYPE_CHECKING:
     from celery_redis_plus.event_log.offsets import Id, Offsets
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 #: Events of a batch, and of one command.
 EVENTS_A_FILE, EVENTS_A_READ = 50_000, 5000
+#: The time in a message's id, of which a row needs it.
+_ID = re.compile(rf"[0-9a-f]{{{ID_TIME_DIGITS}}}")
 _NAME = re.compile(r"finished-(\d+)-(\d+)\.parquet")
 
 
@@ -40,12 +43,14 @@ class Moved:
         open: messages that are not gone yet: dead letters are among them, and have a row.
         events: events read.
         lost: events that were trimmed before they could be read.
+        passed_over: entries of the stream that are no events: somebody else wrote them.
     """
 
     finished: int = 0
     open: int = 0
     events: int = 0
     lost: int = 0
+    passed_over: int = 0
 
 
 def move_finished(log: EventLog, queues: Sequence[str], folder: Path, *, reader: str = "archive") -> dict[str, Moved]:
@@ -73,6 +78,7 @@ class _Mover:
         folder.mkdir(parents=True, exist_ok=True)
         self._position: Id = max(map(_position, folder.glob("finished-*.parquet")), default=BEGINNING)
         self._open = self._read_open()
+        self._passed_over = PassedOver()
 
     def run(self) -> Moved:
         # From now on the server keeps what these files do not have; and what a run that died had written is trimmed.
@@ -88,7 +94,8 @@ class _Mover:
             self._write(numbering.id(high), rows)
             commit(self._log, self._reader, {self._queue: self._position}, lost={self._queue: lost - told})
             finished, events, told = finished + len(rows), events + read, lost
-        return Moved(finished, len(self._open), events, lost)
+        passed_over = self._passed_over.counts[self._queue]
+        return Moved(finished, len(self._open), events - passed_over, lost, passed_over)
 
     def _fold(self, numbering: Offsets, low: int, high: int) -> tuple[list[dict[str, Any]], int]:
         rows, read = [], 0
@@ -96,7 +103,10 @@ class _Mover:
             for entries in self._log.chunks(self._queue, epoch, first, last, EVENTS_A_READ):
                 read += len(entries)
                 for _, fields in entries:
-                    event = decode(fields[1], fields[0])
+                    event = read_entry(fields)
+                    if event is None or not _ID.match(event.id):
+                        self._passed_over.add(self._queue, 1)
+                        continue
                     path = self._open.setdefault(event.id, [])
                     path.append(event)
                     if is_finished(path):
@@ -113,7 +123,7 @@ class _Mover:
         path, found = self._path("open", self._position), dict[str, list[Event]]()
         if path.exists():
             for value in parquet.read_table(path)["value"].to_pylist():
-                event = decode(value, FIELD)
+                event = decode(value)
                 found.setdefault(event.id, []).append(event)
         return found
 

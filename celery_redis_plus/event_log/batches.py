@@ -45,19 +45,21 @@ def arrow_schema(columns: tuple[events.Column, ...] = events.EVENT_COLUMNS) -> p
 
 
 def batch(queue: str, entries: Sequence[Entry]) -> pa.RecordBatch:
-    """Return the entries of one epoch of `queue` as a batch.
+    """Return the events among the entries of one epoch of `queue` as a batch: what somebody else wrote there is left out.
 
     Raises:
         UnknownEventSchema: an entry is of another schema version.
     """
+    columns = _parse([entry[1][1] for entry in entries]) if {entry[1][0] for entry in entries} == {_FIELD} else None
+    epoch, _ = events.entry_id(entries[0][0])
+    if columns is None:
+        # Undecodable bytes, of a queue's or worker's name; a number that is none, or too large, which reading leaves out; or
+        # entries that are no events.
+        found = [(entry, event) for entry in entries if (event := events.read_entry(entry[1])) is not None]
+        entries = [entry for entry, _ in found]
+        columns = _columns(b"\n".join(events.encode(event) for _, event in found).decode("utf-8", "replace").encode())
     ids, bodies = [entry[0] for entry in entries], [entry[1] for entry in entries]
-    values = [body[1] for body in bodies]
-    if {body[0] for body in bodies} != {_FIELD}:
-        wrong = next(body for body in bodies if body[0] != _FIELD)
-        events.decode(wrong[1], wrong[0])
-    columns = _parse(values)
     count = len(entries)
-    epoch, _ = events.entry_id(ids[0])
     skipped = len(str(epoch)) + 1
     place = {
         "queue": pa.repeat(encode_name(queue).decode("utf-8", "replace"), count),
@@ -76,15 +78,31 @@ def batch(queue: str, entries: Sequence[Entry]) -> pa.RecordBatch:
 _STORED = {"us": pa.int64(), "ms": pa.int64()}
 
 
-def _parse(values: list[bytes]) -> dict[str, pa.Array]:
+def _parse(values: list[bytes]) -> dict[str, pa.Array] | None:
+    """Return the columns of values; None where each has to be looked at for itself."""
     text = b"\n".join(values)
+    if text.count(b"\n") != len(values) - 1 or b"\r" in text:
+        return None
     try:
-        table = _read_csv(text)
+        columns = _columns(text)
     except pa.ArrowInvalid:
-        # Undecodable bytes, of a queue's or worker's name; a number that is none, or too large, which decode() leaves out; or a
-        # value that is not ours, which it explains.
-        text = b"\n".join(events.encode(events.decode(value)) for value in values)
-        table = _read_csv(text.decode("utf-8", "replace").encode())
+        return None
+    # An empty line is no row.
+    if len(columns["event"]) != len(values):
+        return None
+    known = pc.is_in(columns["event"], pa.array(events.TRANSITIONS))
+    times = [
+        pc.and_(pc.greater_equal(column, 0), pc.less(column, events.END_US))
+        for column in (columns["ts"].cast(pa.int64()), columns["eta"].drop_null().cast(pa.int64()))
+    ]
+    fine = all(pc.all(check, skip_nulls=False).as_py() for check in (known, *times))
+    return columns if fine and columns["id"].null_count == 0 else None
+
+
+def _columns(text: bytes) -> dict[str, pa.Array]:
+    if not text:
+        return {column.name: pa.nulls(0, arrow_type(column.kind)) for column in events.VALUE}
+    table = _read_csv(text)
     escaped = b"\\" in text
     columns = {}
     for column in events.VALUE:
@@ -92,7 +110,7 @@ def _parse(values: list[bytes]) -> dict[str, pa.Array]:
         if isinstance(array, pa.ChunkedArray):
             array = array.chunk(0)
         if column.kind == "ms":
-            array = pc.multiply(array, 1000)
+            array = pc.multiply_checked(array, 1000)
         if column.kind in _STORED:
             array = array.cast(arrow_type(column.kind))
         elif escaped and column.kind == "text":

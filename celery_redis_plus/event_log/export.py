@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from celery_redis_plus.errors import InvalidArgument
 from celery_redis_plus.event_log.installed import check_installed
+from celery_redis_plus.event_log.passed_over import PassedOver
 
 if TYPE_CHECKING:
     from celery_redis_plus.event_log.stream import EventLog
@@ -39,11 +40,14 @@ def export(log: EventLog, queues: Sequence[str], output: str, *, kind: str = "pa
 def _batches(log: EventLog, queues: Sequence[str]) -> Iterator[Any]:
     from celery_redis_plus.event_log.batches import batch
 
+    passed_over = PassedOver()
     for queue, numbering in log.numberings(queues, strict=False).items():
         for epoch, low, high in numbering.ranges(numbering.trimmed, numbering.total):
             for entries in log.chunks(queue, epoch, low, high, EVENTS_A_READ):
                 if entries:
-                    yield batch(queue, entries)
+                    found = batch(queue, entries)
+                    passed_over.add(queue, len(entries) - found.num_rows)
+                    yield found
 
 
 def _parquet(batches: Iterator[Any], output: str) -> int:

@@ -17,7 +17,7 @@ from celery_redis_plus.connection.refused_keys import RefusedKeys
 from celery_redis_plus.error_translation import translate
 from celery_redis_plus.errors import EventsLost, InvalidArgument, NoEvents, UnknownEventSchema
 from celery_redis_plus.event_log.offsets import Id, Offsets
-from celery_redis_plus.events import SCHEMA_VERSION, ended_epochs, entry_id
+from celery_redis_plus.events import SCHEMA_VERSION, ended_epochs, entry_id, read_entry
 from celery_redis_plus.keys import Keys, decode_name
 
 if TYPE_CHECKING:
@@ -158,8 +158,14 @@ class EventLog:
     def _time_ms(self, queue: str, position: Id) -> int:
         """Return the `ts` of the event at `position`, or of the next one that is there, in ms."""
         start = f"{position[0]}-{position[1]}"
-        (entries,) = self.ask([("XRANGE", self.keys.queue(queue).events, start, "+", "COUNT", 1)])
-        return int(entries[0][1][1].split(b"\t", 2)[1]) // 1000 if entries else 1 << 62
+        # The next one, and more of them only where it is no event.
+        for count in (1, 1000):
+            (entries,) = self.ask([("XRANGE", self.keys.queue(queue).events, start, "+", "COUNT", count)])
+            for _, fields in entries:
+                event = read_entry(fields)
+                if event is not None:
+                    return event.ts // 1000
+        return 1 << 62
 
     # ---- the connection
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
-from celery_redis_plus.events import Event, decode
+from celery_redis_plus.event_log.passed_over import PassedOver
+from celery_redis_plus.events import Event, read_entry
 
 if TYPE_CHECKING:
     from celery_redis_plus.event_log.stream import Entry, EventLog
@@ -53,6 +54,7 @@ class Tail:
         self._read: dict[str, bytes] = {}
         #: Message -> its task and task id, the youngest last.
         self._tasks: OrderedDict[str, tuple[str | None, str | None]] = OrderedDict()
+        self._passed_over = PassedOver()
         self._begin(log.queues(queues), last)
 
     def _begin(self, queues: Sequence[str], last: int) -> None:
@@ -78,16 +80,19 @@ class Tail:
             ("XRANGE", self._log.keys.queue(queue).events, b"(" + self._read.get(queue, b"0-0"), "+", "COUNT", EVENTS_A_READ)
             for queue in queues
         ]
-        found = []
+        found: list[TailedEvent] = []
         for queue, entries in zip(queues, self._log.ask(commands), strict=True):
-            found += [self._described(queue, entry) for entry in entries]
+            found += filter(None, [self._described(queue, entry) for entry in entries])
             if entries:
                 self._read[queue] = entries[-1][0]
         return sorted(filter(self._is_wanted, found), key=lambda one: one.event.ts)
 
-    def _described(self, queue: str, entry: Entry) -> TailedEvent:
-        """Return the event of an entry; note the task of its message, or look it up."""
-        event = decode(entry[1][1], entry[1][0])
+    def _described(self, queue: str, entry: Entry) -> TailedEvent | None:
+        """Return the event of an entry, None where it is none; note the task of its message, or look it up."""
+        event = read_entry(entry[1])
+        if event is None:
+            self._passed_over.add(queue, 1)
+            return None
         if event.event == "published":
             self._tasks[event.id] = (event.task, event.task_id)
             if len(self._tasks) > REMEMBERED:

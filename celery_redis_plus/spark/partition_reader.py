@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from celery_redis_plus.errors import EventsLost
 from celery_redis_plus.event_log.batches import batch
+from celery_redis_plus.event_log.passed_over import PassedOver
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -34,11 +35,13 @@ def read_range(
         EventsLost: some were; not with `fail_on_data_loss` off.
         UnknownEventSchema: a later release wrote them.
     """
-    found = 0
+    found, passed_over = 0, PassedOver()
     for entries in log.chunks(part.queue, part.epoch, part.low, part.high, fetch_size):
         if entries:
             found += len(entries)
-            yield batch(part.queue, entries)
+            events = batch(part.queue, entries)
+            passed_over.add(part.queue, len(entries) - events.num_rows)
+            yield events
     wanted = part.high - part.low + 1
     if found == wanted:
         return

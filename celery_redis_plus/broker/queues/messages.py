@@ -18,13 +18,12 @@ from celery_redis_plus.events import (
     CLAIMED,
     DEAD,
     DELAYED,
-    FIELD,
     GONE,
     READY,
     TRANSITIONS,
     Event,
-    decode,
     pack_text,
+    read_entry,
     shown_state,
 )
 from celery_redis_plus.keys import encode_name
@@ -179,15 +178,16 @@ class Messages:
         trail: bytes | None = self._commands.command("GET", of.event_index + encode_name(tag))
         ids = [] if trail is None else trail.split()
         found = self._commands.ask([("XRANGE", of.events, entry, entry) for entry in ids])
-        return [decode(entry[1][1]) for entries in found for entry in entries]
+        read = [read_entry(fields) for entries in found for _, fields in entries]
+        return [event for event in read if event is not None and event.id == tag]
 
     def _tail(self, queue: str, tag: str) -> list[Event]:
         stream, last = self._keys.queue(queue).events, b"+"
         events: list[Event] = []
         for _ in range(LOG_TAIL // LOG_PAGE):
             entries = self._commands.command("XREVRANGE", stream, last, "-", "COUNT", LOG_PAGE)
-            mine = [decode(fields[fields.index(FIELD) + 1]) for _, fields in entries if encode_name(tag) in fields[1]]
-            events = [event for event in reversed(mine) if event.id == tag] + events
+            mine = [read_entry(fields) for _, fields in entries if encode_name(tag) in fields[1]]
+            events = [event for event in reversed(mine) if event is not None and event.id == tag] + events
             if len(entries) < LOG_PAGE or (events and events[0].event == "published"):
                 break
             last = b"(" + entries[-1][0]

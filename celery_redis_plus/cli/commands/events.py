@@ -66,7 +66,7 @@ def archive(target: Target, *, queues: str, to: str, reader: str, as_json: bool)
         moved = move_finished(log, log.queues(queues), Path(to), reader=reader)
     for queue, of in moved.items():
         if as_json:
-            print_json({"queue": queue, "finished": of.finished, "open": of.open, "lost": of.lost})
+            print_json({"queue": queue, "finished": of.finished, "open": of.open, "lost": of.lost, "passed_over": of.passed_over})
             continue
         lost = f"; {of.lost:,} events were trimmed before" if of.lost else ""
         click.echo(f"{visible(queue)}: {of.finished:,} finished messages moved, {of.open:,} are not finished{lost}")
