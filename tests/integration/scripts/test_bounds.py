@@ -76,6 +76,64 @@ def expired(shop: workshop.Workshop) -> None:
     shop.claim(credit=4)
 
 
+def tags(shop: workshop.Workshop, place: str, count: int) -> list[bytes]:
+    found: list[bytes] = shop.client.zrange(getattr(shop.q, place), 0, count - 1)
+    return found
+
+
+def many_subscribers(shop: workshop.Workshop) -> None:
+    for number in range(CONSUMERS):
+        shop.run("subscribe_fanout", shop.keys.fanout("f", "").registry(), f"s{number}", 60_000, "label", "")
+
+
+def in_fanout(name: str, kinds: str, *arguments: Any) -> Callable[[workshop.Workshop], Any]:
+    """Call a script with these keys of the exchange `f`, which has many subscribers."""
+
+    def call(shop: workshop.Workshop) -> None:
+        if not shop.client.exists(shop.keys.fanout("f", "").records):
+            many_subscribers(shop)
+        shop.run(name, [getattr(shop.keys.fanout("f", ""), kind) for kind in kinds.split()], *arguments)
+
+    return call
+
+
+def publish_fanout_bounded(shop: workshop.Workshop) -> None:
+    of = shop.keys.fanout("f", "")
+    shop.client.hset(shop.keys.exchanges, "f", "record")
+    shop.client.hset(of.meta, "limited", "- - 1000000 reject -")
+    keys = [of.stream, of.meta, of.producer + b"p", of.cursors, of.subscribers, of.records, of.waiting_publishers]
+    arguments = (b"body", "", "p.1", 1000, 1, 0, 900_000, 0, 1, "- - 1000000 reject -", "0 0 me ", "f", "record")
+    shop.run("publish_fanout_bounded", [*keys, shop.keys.exchanges], *arguments)
+
+
+def events(shop: workshop.Workshop) -> None:
+    with shop.client.pipeline() as pipeline:
+        pipeline.delete(shop.q.events)
+        for number in range(1, MOST + 1):
+            pipeline.xadd(shop.q.events, {"v": f"acked\t{number}"}, id=f"1-{number}")
+        for number in range(CONSUMERS // 10):
+            pipeline.hset(shop.q.events_readers, f"reader{number}", f"1-{MOST} 0 0 ")
+        pipeline.execute()
+    shop.run("commit_events", [shop.q.events, shop.q.events_readers], "reader1", f"1-{MOST - 1}", 0, 1, "")
+
+
+def end_event_log(shop: workshop.Workshop) -> None:
+    events(shop)
+    shop.queues.end_event_log("q")
+
+
+def processes(shop: workshop.Workshop) -> None:
+    for number in range(CONSUMERS):
+        shop.run("report_process", shop.keys.processes, f"p{number}", "record", 3, 5000, 5000, 0, "")
+
+
+def track(shop: workshop.Workshop) -> None:
+    recipients = [f"queue {number}" for number in range(500)]
+    shop.run("track", shop.keys.track("ab"), 1000, 1000, "[]", "", *recipients)
+    shop.clock.advance(2000)
+    shop.run("track_overdue", shop.keys.track("ab")[:1], "me", 1000)
+
+
 #: Calls of scripts that touch no message, and calls of others as large brokers make them.
 CALLS: dict[str, Callable[[workshop.Workshop], Any]] = {
     "claim": expired,
@@ -115,13 +173,47 @@ CALLS: dict[str, Callable[[workshop.Workshop], Any]] = {
         "queue_overview",
         [getattr(shop.q, kind) for kind in ("meta", "ready", "delayed", "index", "message", "dlx_outbox", "dead", "consumers")],
     ),
+    "check_messages": lambda shop: shop.run("check_messages", shop.q.state_keys, 1, 0, 30_000, *tags(shop, "ready", 100)),
+    "check_queue": lambda shop: shop.run(
+        "check_queue",
+        [
+            getattr(shop.q, kind)
+            for kind in (
+                "meta", "wakeup", "schedule_wakeup", "ready", "consumers", "delayed", "index", "expiry", "dlx_outbox", "dead",
+                "trash",
+            )
+        ],
+        1, 60_000,
+    ),
+    "check_rights": lambda shop: shop.run("check_rights", [shop.keys.queues], '[["ZADD", "", "1", "a"]]'),
+    "record_error": lambda shop: shop.run(
+        "record_error", [shop.q.message], *(part for tag in tags(shop, "index", 500) for part in (tag, 1, "error"))
+    ),
+    "notify": lambda shop: shop.run("notify", [f"wakeup:{{{number}}}" for number in range(500)], 1000),
+    "commit_events": events,
+    "end_event_log": end_event_log,
+    "report_process": processes,
+    "track": track,
+    "track_overdue": track,
+    "heartbeat_fanout": in_fanout(
+        "heartbeat_fanout", "stream meta subscribers cursors records waiting_publishers", 0,
+        *(part for number in range(50) for part in (f"s{number}", 60_000, "0-0", 0, "label", "", "0,0,0")),
+    ),
+    "publish_fanout_bounded": publish_fanout_bounded,
+    "list_subscribers": in_fanout("list_subscribers", "stream meta subscribers records"),
+    "suspect_subscribers": in_fanout(
+        "suspect_subscribers", "stream meta subscribers cursors records waiting_publishers", "", 500, "process"
+    ),
+    "unsubscribe_fanout": in_fanout("unsubscribe_fanout", "subscribers cursors records", "s1", "0-0", 0, "", 0),
+    "remove_expired_subscribers": lambda shop: (
+        shop.clock.advance(120_000),
+        in_fanout("remove_expired_subscribers", "stream meta subscribers cursors records dead", 0, 10, 60_000, "", 0)(shop),
+        shop.clock.advance(1000),
+        in_fanout("remove_expired_subscribers", "stream meta subscribers cursors records dead", 0, 10, 60_000, "", 0)(shop),
+    ),
 }  # fmt: skip
-#: Their bound is what the caller gives, or what stands in their headers: subscribers, processes, readers of events, recipients.
-NOT_CALLED = {
-    "advance", "check_messages", "check_queue", "check_rights", "commit_events", "end_event_log", "heartbeat_fanout",
-    "list_subscribers", "notify", "publish_fanout_bounded", "record_error", "remove_expired_subscribers", "report_process",
-    "suspect_subscribers", "track", "track_overdue", "unsubscribe_fanout",
-}  # fmt: skip
+#: For tests of applications only: without a bound.
+NOT_CALLED = {"advance"}
 
 
 def has_a_loop(name: str) -> bool:
