@@ -82,7 +82,7 @@ while credit > 0 and bytes > 0 and room > 0 and #open > 0 do
       pcall(claim_messages, q, part, KEYS[base + 1], KEYS[base + 2], KEYS[base + 3], KEYS[base + 5], KEYS[base + 6], KEYS[base + 7])
     if not fine then
       -- What it has not taken out of the queue is still there.
-      if taken_out == 1 and queues == 1 then return error(taken) end
+      if taken_out == 1 and queues == 1 then return error(taken, 0) end
       for i = #reply, taken_out + 1, -1 do reply[i] = nil end
       failure = failure or '!' .. q .. ' ' .. (type(taken) == 'table' and taken.err or tostring(taken))
       taken, left = (#reply - before) / 2, true

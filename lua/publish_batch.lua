@@ -47,4 +47,4 @@ if fine then return tags end
 redis.call('HINCRBY', KEYS[1], 'published', -count)
 for i = 1, count do redis.call('UNLINK', KEYS[3] .. tags[i]) end
 redis.call('ZREM', KEYS[2], unpack(tags))
-return error(failure)
+return error(failure, 0)

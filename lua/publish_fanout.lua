@@ -23,7 +23,7 @@ if ARGV[6] == '0' and not (nobody and ARGV[9] == '2') then
     redis.call('XDEL', KEYS[1], id)
     redis.call('HINCRBY', KEYS[2], 'count', -1)
     if nobody then redis.call('HINCRBY', KEYS[2], 'unroutable', -1) end
-    if not fine then error(new) end
+    if not fine then error(new, 0) end
     id = ''
   end
   return nobody and ARGV[9] == '0' and 'NOBODY' or id

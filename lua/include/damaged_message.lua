@@ -52,7 +52,7 @@ local function contained(queue, tag, now, work, ...)
   local fine, result, more = pcall(work, ...)
   if fine then return result, more end
   local ready = redis.call('ZSCORE', queue.ready, tag)
-  if not set_aside(queue.meta, queue.delayed, queue.message .. tag, tag, ready, now) then return error(result) end
+  if not set_aside(queue.meta, queue.delayed, queue.message .. tag, tag, ready, now) then return error(result, 0) end
   redis.call('ZREM', queue.ready, tag)
   redis.call('ZREM', queue.expiry, tag)
   return 'damaged'

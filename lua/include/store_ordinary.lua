@@ -19,5 +19,5 @@ local function store_ordinary(meta, ready, message, wakeup, producer, record, lo
   redis.call('UNLINK', message .. tag)
   redis.call('ZREM', ready, tag)
   redis.call('HINCRBY', meta, 'published', -1)
-  return fine and '' or error(new)
+  return fine and '' or error(new, 0)
 end
