@@ -4,10 +4,11 @@
 -- ARGV  triples: tag, claim number, error as broker/consumers/last_error.py packs it; a triple with an old claim number changes nothing
 -- Returns how many were noted.
 -- Bound: the messages that are given.
+-- @include message
 local noted = 0
 for i = 1, #ARGV, 3 do
   local hash = KEYS[1] .. ARGV[i]
-  if redis.call('HGET', hash, 'claim') == ARGV[i + 1] then
+  if fields_of(hash, 'claim')[1] == ARGV[i + 1] then
     redis.call('HSET', hash, 'error', ARGV[i + 2])
     noted = noted + 1
   end

@@ -54,7 +54,9 @@ local function log_of(meta, event_log)
   _logs[meta] = false
   if event_log == nil then event_log = redis.call('HGET', meta, 'event_log') end
   if not event_log then return false end
-  local log = cjson.decode(event_log)
+  local readable, log = pcall(cjson.decode, event_log)
+  -- One that somebody else wrote holds up no message; the next declaration writes it anew.
+  if not (readable and type(log) == 'table' and log.meta) then return false end
   local state = redis.pcall('HMGET', log.meta, 'epoch', 'checked', 'full', 'run')
   if state.err then return false end
   local now, ts = now_ms_and_us()
