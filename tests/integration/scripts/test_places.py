@@ -14,7 +14,6 @@ from tests.support.servers import server_program
 #: In the order of en_US.UTF-8 these do not stand as their bytes do.
 MEMBERS = [*b"a B b A _ aa a.b A.b ab Z z 0 - ~".split(), b"\xc3\xa9", b"\xff", b"a\0b", b"a\0"]
 WALK = scripts.compose("""\
-#!lua
 -- @include place
 local page, reached = page_behind(KEYS[1], ARGV[1], tonumber(ARGV[2]))
 return { reached, unpack(page) }

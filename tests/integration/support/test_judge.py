@@ -331,7 +331,7 @@ def consume_mortal(run, settle):
 
 @breaks(dead_letters)
 def test_a_rejection_that_forgets_its_message_is_no_dead_letter(run):
-    buries = "dead_letter(queue, record, tag, fields[2], ARGV[1], now)"
+    buries = "dead_letter(queue, record, tag, text(whole(score)), ARGV[1], now)"
     with changed("reject.lua", buries, "redis.call('UNLINK', queue.message .. tag)"):
         inbox = consume_mortal(run, lambda message: message.reject())
         inbox.rest()
