@@ -113,11 +113,10 @@ def test_a_consumer_of_a_queue_that_never_was_declared_is_left_alone(connect):
 def test_a_queue_that_is_declared_again_at_once_keeps_its_consumers(connect):
     connection, other = connect(**QUICKLY), connect().channel()
     inbox = Inbox(connection.channel(), "q")
-    for number in range(5):
-        other.queue_delete("q")
-        declare(other, "q")
-        publish(other, "q", number)
-        assert inbox.drain(number + 1)[-1] == number
+    other.queue_delete("q")
+    declare(other, "q")
+    publish(other, "q", "new")
+    assert inbox.drain(1) == ["new"]
 
 
 def test_what_a_consumer_holds_of_other_queues_stays_its_own(connect):
