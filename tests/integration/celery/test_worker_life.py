@@ -2,6 +2,7 @@
 
 import time
 
+import celery
 import pytest
 
 from tests.support.waiting import wait_until
@@ -75,6 +76,8 @@ def test_a_sleeping_worker_hears_of_its_signal(celery_app, celery_worker, notes)
 @pytest.mark.parametrize("pool", ["threads", "gevent"])
 def test_a_worker_without_prefetch_claims_again_when_a_task_ends(pool, celery_app, celery_worker, notes):
     """Celery looks at what runs before each delivery, and its loop sleeps for up to two seconds without an event."""
+    if pool == "gevent" and celery.VERSION < (5, 7):
+        pytest.skip("Celery 5.6 takes the number of busy greenlets for their limit: such a worker takes no task")
     config = {"worker_disable_prefetch": True}
     worker = celery_worker(pool=pool, concurrency=2, config=config)
     app = celery_app(**config)
