@@ -11,15 +11,20 @@
 -- @include ageing
 local now = now_ms()
 local meta = redis.call('HMGET', KEYS[1], 'id', 'ageing', 'paused', 'paused_until', 'published', 'delivered')
+-- Priorities, of which each has its band of scores.
+local RANKS = 256
 local oldest, from = nil, '-inf'
-repeat
+for _ = 1, RANKS do
   local found = redis.call('ZRANGE', KEYS[2], from, '+inf', 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')
   local score = tonumber(found[2])
   if not score then break end
   local rank = rank_of(score, meta[2] and (redis.call('HGET', KEYS[5] .. found[1], 'rank') or 0))
+  -- A score that no message gets is somebody else's, and tells of no time.
+  if rank < 0 or rank >= RANKS then break end
   oldest = math.min(oldest or now, score - rank * level_of(meta[2]))
+  if meta[2] then break end
   from = text((rank + 1) * PRIORITY_BAND)
-until meta[2]
+end
 local ended = meta[4] and meta[4] ~= '0' and tonumber(meta[4]) <= now
 return {
   meta[1] or '', redis.call('ZCARD', KEYS[2]), redis.call('ZCARD', KEYS[3]), redis.call('ZCARD', KEYS[4]),

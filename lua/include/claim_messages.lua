@@ -7,6 +7,8 @@
 local holder, visibility, bytes, worker
 -- Ready entries that a call looks at: those that it takes, and those that it passes, about 10 µs each.
 local MOST_LOOKED_AT = 500
+-- Characters of three whole numbers and what is between them: with more, one of them is none (include/damaged_message.lua).
+local LONGEST_NUMBERS = 53
 -- The first entry is the script's own; then come header, payload, header, payload, ...
 local reply = { '' }
 local now, deadline
@@ -82,7 +84,8 @@ local function claim_messages(q, count, ready, index, message, meta, expiry, del
         if fields[2] then
           local past = redis.call('HMGET', hash, 'failed', 'seen')
           failed, seen = past[1] or '0', past[2] or '0'
-          claim = string.find(fields[2] .. ' ' .. failed .. ' ' .. seen, '^%-?%d+ %-?%d+ %-?%d+$') and text(fields[2] + 1)
+          local numbers = fields[2] .. ' ' .. failed .. ' ' .. seen
+          claim = #numbers <= LONGEST_NUMBERS and string.find(numbers, '^%-?%d+ %-?%d+ %-?%d+$') and text(fields[2] + 1)
         end
         if not claim then
           for_flagged().set_aside(meta, delayed, hash, tag, score, now)

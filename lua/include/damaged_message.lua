@@ -7,8 +7,9 @@
 -- Fields that hold whole numbers.
 local NUMBERS = { 'score', 'claim', 'failed', 'requeues', 'unbegun', 'seen', 'expires', 'ttl_ms', 'delay', 'rank', 'died' }
 
+-- As HINCRBY takes them: without a zero before other digits.
 local function is_whole(value)
-  return #value < 18 and string.find(value, '^%-?%d+$') ~= nil
+  return #value < 18 and (value == '0' or string.find(value, '^%-?[1-9]%d*$') ~= nil)
 end
 
 -- The number in a field; nil where there is none.

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from celery_redis_plus.broker.consumers.failures import log_deaths, read_deaths
 from celery_redis_plus.broker.line_interval import LineInterval
 from celery_redis_plus.events import pack_text, unpack_text
+from celery_redis_plus.keys import decode_name
 from celery_redis_plus.scripts import script
 from celery_redis_plus.stored_message import Claimed, UnreadableMessageError, split_payload
 
@@ -33,6 +34,8 @@ MAX_CLAIMED = 500
 MAX_CLAIMED_BYTES = 1_000_000
 #: Seconds between two lines in the log about a queue that cannot be claimed from.
 FAILED_LOG_S = 60.0
+#: Ends the header of a Celery task that has expired.
+EXPIRED = b" expired"
 #: Most queues a claim looks at; hot ones come first (100 queues in one call cost 10 ms when all are cold).
 MAX_QUEUES = 20
 
@@ -306,18 +309,21 @@ def claimed_messages(reply: Sequence[bytes], names: Sequence[str]) -> list[Claim
     """
     messages = []
     for at in range(1, len(reply), 2):
-        number, tag, claim, failures, seen, *expired = reply[at].split()
+        number, _, header = reply[at].partition(b" ")
+        expired = header.endswith(EXPIRED)
+        # A tag that is not ours may have spaces.
+        tag, claim, failures, seen = header.removesuffix(EXPIRED).rsplit(b" ", 3)
         envelope, body = split_payload(reply[at + 1])
         messages.append(
             Claimed(
-                tag=tag.decode(),
+                tag=decode_name(tag),
                 queue=names[int(number) - 1],
                 claim=int(claim),
                 failures=int(failures),
                 redelivered=seen != b"0" or failures != b"0",
                 envelope=envelope,
                 body=body,
-                expired=bool(expired),
+                expired=expired,
             )
         )
     return messages

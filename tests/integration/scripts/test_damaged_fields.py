@@ -24,7 +24,7 @@ FIELDS = (
     "score", "claim", "failed", "requeues", "unbegun", "seen", "begun", "expires", "ttl_ms", "delay", "rank", "died",
     "task_expiry",
 )  # fmt: skip
-ODD = (b"abc", b"", b"\xff\x00 \n", b"1.5", b"nan", b"1e999", b"9" * 30, b" 7", b"0x10")
+ODD = (b"abc", b"", b"\xff\x00 \n", b"1.5", b"nan", b"1e999", b"9" * 30, b" 7", b"0x10", b"007", b"-0", b"9" * 5000)
 #: One message of each place; its neighbours stay good.
 DAMAGED = {b"dead1", b"held1", b"ready1", b"mortal", b"later1"}
 #: Values that each field of each scenario gets; the next gets others.

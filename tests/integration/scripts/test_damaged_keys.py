@@ -146,3 +146,28 @@ def test_an_error_is_noted_beside_a_damaged_message(redis_client):
     triples = [value for message in messages for value in (message.tag, message.claim, "error")]
     assert broker.commands.call(script("record_error"), [broker.keys.queue("q").message], *triples) == 1
     broker.commands.close()
+
+
+def test_an_entry_whose_tag_has_spaces_is_claimed_beside_its_neighbours(redis_client):
+    broker = make_broker(redis_client)
+    broker.declare("q")
+    broker.publish("q", b"first", b"last")
+    of = broker.keys.queue("q")
+    redis_client.zadd(of.ready, {"not a tag": 2})
+    redis_client.hset(of.message + b"not a tag", "payload", b"{}\nodd")
+    messages = broker.claim("q", credit=10)
+    assert {message.body for message in messages} == {b"first", b"odd", b"last"}
+    assert broker.ack("q", *(message.tag for message in messages)) == 3
+    broker.commands.close()
+
+
+@pytest.mark.parametrize("score", ["+inf", "-inf", 1e30, -5])
+def test_a_score_that_no_message_gets_does_not_hold_up_a_look_at_the_queue(redis_client, score):
+    broker = make_broker(redis_client)
+    broker.declare("q")
+    broker.publish("q", b"first")
+    of = broker.keys.queue("q")
+    redis_client.zadd(of.ready, {"odd": score})
+    places = [getattr(of, kind) for kind in ("meta", "ready", "delayed", "index", "message", "dlx_outbox", "dead", "consumers")]
+    assert broker.commands.call(script("queue_overview"), places)[1] == 2
+    broker.commands.close()
