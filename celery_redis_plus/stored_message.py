@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -20,6 +20,8 @@ MAX_BODY = 512 * 1024 * 1024
 BODY_SEPARATOR = b"\n"
 #: Time limits that are `Exception`s, as module and class: they interrupt whoever reads a message, and tell nothing of it.
 TIME_LIMITS: Final = (("billiard.exceptions", "SoftTimeLimitExceeded"),)
+#: How the headers of `broker.arguments.deduplication` begin.
+_DEDUPLICATION: Final = "x-deduplication-"
 #: The place of the time in a tag, ms since the epoch by the server's clock, in hexadecimal (`lua/include/new_tag.lua`).
 TAG_TIME = slice(0, 11)
 #: The place of the character in a tag that says what its queue has besides (`lua/include/tag_flags.lua`); the queue's id follows.
@@ -140,6 +142,19 @@ def stored_number(value: bytes | str | None) -> int:
         return int(float(value or 0))
     except (ValueError, OverflowError):
         return 0
+
+
+def replayed(headers: Mapping[str, Any], properties: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the headers and properties with which a message is put back to work.
+
+    A replay is meant to run: nothing of the life that is over ends it (`expiration`, Celery's `expires`), and it is no duplicate
+    of the message that it was.
+    """
+    again = {name: value for name, value in headers.items() if not name.startswith(_DEDUPLICATION)}
+    if again.get("expires") is not None:
+        # Celery's own headers all stay: its workers read them without asking.
+        again["expires"] = None
+    return again, {name: value for name, value in properties.items() if name != "expiration"}
 
 
 def split_payload(payload: bytes) -> tuple[bytes, bytes | None]:

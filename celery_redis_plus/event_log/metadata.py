@@ -7,6 +7,8 @@ from typing import Any
 
 from celery_redis_plus.events import pack_description
 
+#: A property that is not stored: the id of the message that this one was made from.
+SOURCE_ID = "celery_redis_plus.source_id"
 #: The columns that are Celery's headers (message protocol 2) -> the header.
 _HEADERS = {"task_id": "id", "task": "task", "root_id": "root_id", "parent_id": "parent_id"}
 
@@ -26,7 +28,7 @@ def describe(
         properties: the message's, with kombu's `delivery_info`.
         eta_ms: when it becomes deliverable, as `message.Outgoing` has it.
         body_size: bytes of the body.
-        source_id: the id of the message that it was made from.
+        source_id: the id of the message that it was made from; None: the property `SOURCE_ID` says it.
     """
     info = properties.get("delivery_info") or {}
     values: dict[str, str | int | None] = {column: _text(headers.get(header)) for column, header in _HEADERS.items()}
@@ -39,7 +41,7 @@ def describe(
         priority=_number(priority),
         eta=eta_ms if isinstance(eta_ms, int) and eta_ms > 0 else None,
         body_size=body_size,
-        source_id=source_id,
+        source_id=source_id or properties.get(SOURCE_ID),
     )
 
 

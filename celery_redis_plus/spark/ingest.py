@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as sf
 
-from celery_redis_plus.spark.manifest import COMMITTED, locked, write_json
+from celery_redis_plus.spark.manifest import COMMITTED, INGEST_LOCK, locked, write_json
 from celery_redis_plus.spark.schema import EVENTS_DDL
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ def start(
     once: bool = False,
     interval_s: float = 10.0,
     on_batch: Callable[[int, int], None] = lambda _batch, _rows: None,
+    holds_lock: bool = False,
 ) -> StreamingQuery:
     """Begin to stream events into `root`, where the last run stopped.
 
@@ -43,13 +45,16 @@ def start(
         once: read what is there now, and stop.
         interval_s: seconds between micro-batches.
         on_batch: called with (batch number, its rows) after each micro-batch.
+        holds_lock: the caller keeps other ingests out of `root`; else each micro-batch does, while it is written.
     """
     options = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": EVENTS_A_BATCH, **source}
     frame = spark.readStream.format("celery_redis").options(**options).load()
     checkpoint = root / "checkpoint" / "events"
 
     def write(batch: DataFrame, number: int) -> None:
-        on_batch(number, store(batch, root, run_id(checkpoint), number))
+        with nullcontext() if holds_lock else locked(root, INGEST_LOCK):
+            rows = _store(batch, root, run_id(checkpoint), number)
+        on_batch(number, rows)
 
     writer = (
         frame.writeStream.foreachBatch(write).option("checkpointLocation", str(checkpoint)).queryName("celery-redis-plus ingest")
@@ -63,13 +68,13 @@ def store(batch: DataFrame, root: Path, run: str, number: int) -> int:
     Raises:
         TablesUnusable: another ingest writes into `root`; its files must not be taken for those of an attempt that died.
     """
+    with locked(root, INGEST_LOCK):
+        return _store(batch, root, run, number)
+
+
+def _store(batch: DataFrame, root: Path, run: str, number: int) -> int:
     directory = root / "incoming" / run / f"{number:08}"
     marker = directory / COMMITTED
-    with locked(root, ".incoming.lock", "ingest"):
-        return _store(batch, root, directory, marker)
-
-
-def _store(batch: DataFrame, root: Path, directory: Path, marker: Path) -> int:
     if marker.exists():
         rows: int = json.loads(marker.read_text(encoding="utf-8"))["rows"]
         return rows

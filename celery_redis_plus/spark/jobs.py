@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from celery_redis_plus.errors import CeleryRedisPlusError, InvalidArgument, SparkJobFailed
-from celery_redis_plus.spark.manifest import folder, folder_id, locked
+from celery_redis_plus.spark.manifest import INGEST_LOCK, folder, folder_id, locked
+from celery_redis_plus.spark.option_parsing import resolve_url
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -111,36 +112,27 @@ def _check(arguments: argparse.Namespace) -> None:
     arguments.root = folder(arguments.root)
     if arguments.job not in {"ingest", "replay"}:
         return
-    url = _url(arguments)
-    if not url:
-        raise InvalidArgument(f"--url-env {arguments.url_env}: this environment variable is not set here")
-    if urlsplit(url).password and arguments.url is not None and not arguments.master.startswith("local"):
+    if arguments.url and urlsplit(arguments.url).password and not arguments.master.startswith("local"):
         raise InvalidArgument("--url holds a password, which a cluster would show; use --url-env and spark.executorEnv.NAME")
     from celery_redis_plus.event_log.stream import EventLog
 
-    with EventLog(url, arguments.prefix) as log:
+    with EventLog(resolve_url(*_place(arguments)), arguments.prefix) as log:
         if arguments.job == "replay":
             log.ask([("PING",)])
             return
         log.numberings(log.queues(arguments.queues), strict=not arguments.allow_data_loss)
 
 
-def _url(arguments: argparse.Namespace) -> str:
-    return str(arguments.url if arguments.url_env is None else os.environ.get(arguments.url_env, ""))
-
-
 def _session(arguments: argparse.Namespace, settings: dict[str, str]) -> SparkSession:
     from celery_redis_plus.spark.session import session
 
-    if getattr(arguments, "url", None):
-        os.environ[LOCAL_URL] = arguments.url
     level = {} if arguments.verbose else {"spark.log.level": "OFF"}
     name = f"celery-redis-plus {arguments.job}"
     return session(name, master=arguments.master, config=level | settings)
 
 
 def _ingest(spark: SparkSession, arguments: argparse.Namespace, say: Say) -> int:
-    with locked(arguments.root, ".ingest.lock", "ingest"):
+    with locked(arguments.root, INGEST_LOCK):
         return _ingest_alone(spark, arguments, say)
 
 
@@ -169,7 +161,9 @@ def _ingest_alone(spark: SparkSession, arguments: argparse.Namespace, say: Say) 
 
     for line in _losses(arguments, first=not (arguments.root / "checkpoint").exists()):
         say(line)
-    query = ingest.start(spark, arguments.root, source, once=arguments.once, interval_s=arguments.interval, on_batch=tell)
+    query = ingest.start(
+        spark, arguments.root, source, once=arguments.once, interval_s=arguments.interval, on_batch=tell, holds_lock=True
+    )
     try:
         query.awaitTermination()
     except KeyboardInterrupt:
@@ -183,7 +177,7 @@ def _losses(arguments: argparse.Namespace, *, first: bool) -> Iterator[str]:
     """Yield a line for each queue whose events are not all there: trimmed before the `first` ingest, or never written."""
     from celery_redis_plus.event_log.stream import EventLog
 
-    with EventLog(_url(arguments), arguments.prefix) as log:
+    with EventLog(resolve_url(*_place(arguments)), arguments.prefix) as log:
         numberings = log.numberings(log.queues(arguments.queues), strict=not arguments.allow_data_loss)
         skipped = log.ask([("HGET", log.keys.queue(queue).events_meta, "skipped") for queue in numberings])
     for (queue, numbering), unwritten in zip(numberings.items(), skipped, strict=True):
@@ -255,10 +249,11 @@ def _replay(spark: SparkSession, arguments: argparse.Namespace, say: Say) -> int
 
 
 def _place(arguments: argparse.Namespace) -> tuple[str, str]:
-    """Return (URL, '') or ('', name of the environment variable with it)."""
-    if arguments.url_env or arguments.master.startswith("local"):
-        return "", arguments.url_env or LOCAL_URL
-    return arguments.url, ""
+    """Return where the broker is, for Spark's processes: (URL, '') or ('', name of the environment variable with it)."""
+    if arguments.url_env or not arguments.master.startswith("local"):
+        return arguments.url or "", arguments.url_env or ""
+    os.environ[LOCAL_URL] = arguments.url
+    return "", LOCAL_URL
 
 
 def _setting(text: str, option: str) -> tuple[str, str]:

@@ -33,6 +33,8 @@ TABLES_VERSION = 1
 
 TABLES = ("messages", "queues", "tasks", "workers")
 COMMITTED = "_committed.json"
+#: The file by which one process at a time does a kind of work in the folder, and what that is.
+TABLES_LOCK, INGEST_LOCK = (".lock", "aggregation or compaction"), (".ingest.lock", "ingest")
 #: How a URL begins; `Path` makes one slash of two.
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
@@ -176,12 +178,13 @@ def folder_id(root: Path) -> str:
 
 
 @contextmanager
-def locked(root: Path, name: str = ".lock", work: str = "aggregation or compaction") -> Iterator[None]:
-    """Keep others that do the same `work` out of `root`, by its file `name`; a killed process leaves no lock behind.
+def locked(root: Path, lock: tuple[str, str] = TABLES_LOCK) -> Iterator[None]:
+    """Keep others that do the same work out of `root`; a killed process leaves no lock behind.
 
     Raises:
         TablesUnusable: another one is at work.
     """
+    name, work = lock
     root.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(root / name, os.O_RDWR | os.O_CREAT)
     try:

@@ -14,7 +14,7 @@ from pyspark.sql import functions as sf
 from celery_redis_plus.errors import InvalidArgument
 from celery_redis_plus.spark import tables
 from celery_redis_plus.spark.sink import NAMESPACE
-from celery_redis_plus.stored_message import BODY_SEPARATOR, UnreadableMessageError, read_envelope
+from celery_redis_plus.stored_message import BODY_SEPARATOR, UnreadableMessageError, read_envelope, replayed
 from celery_redis_plus.transport.once_sender import OnceSender
 
 if TYPE_CHECKING:
@@ -24,10 +24,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Headers that tell of the life that is over. `expires` would end the new one, and the original's deduplication take the place of
-#: the replay's own, by which it is sent once.
-_OVER = ("x-death", "x-first-death", "x-last-death", "x-delivery-count", "x-acquired-count", "x-deduplication-")
-_OVER_PROPERTIES = frozenset({"delivery_tag", "delivery_info", "expiration"})
+#: Headers that tell of the life that is over: the message is sent as a new one.
+_OVER = ("x-death", "x-first-death", "x-last-death", "x-delivery-count", "x-acquired-count")
+_OVER_PROPERTIES = frozenset({"delivery_tag", "delivery_info"})
 
 
 @dataclass(frozen=True)
@@ -136,10 +135,9 @@ def _sending(destination: Destination) -> Any:
 def _send(sender: OnceSender, row: dict[str, Any], destination: Destination) -> bool:
     line, _, body = row["payload"].partition(BODY_SEPARATOR)
     envelope = read_envelope(line)
-    headers = {name: value for name, value in envelope["headers"].items() if not name.startswith(_OVER)}
-    if headers.get("expires") is not None:
-        headers["expires"] = None
-    properties = {name: value for name, value in envelope["properties"].items() if name not in _OVER_PROPERTIES}
+    headers, properties = replayed(envelope["headers"], envelope["properties"])
+    headers = {name: value for name, value in headers.items() if not name.startswith(_OVER)}
+    properties = {name: value for name, value in properties.items() if name not in _OVER_PROPERTIES}
     if "retries" in headers:
         # It starts as a first try: a retry's message would exist beside the earlier one.
         headers["retries"] = 0
@@ -151,4 +149,5 @@ def _send(sender: OnceSender, row: dict[str, Any], destination: Destination) -> 
         properties=properties,
         content_type=envelope.get("content-type", ""),
         content_encoding=envelope.get("content-encoding", ""),
+        source_id=row["id"],
     )

@@ -14,6 +14,7 @@ import kombu
 from celery_redis_plus.broker.arguments.deduplication import ID, TTL
 from celery_redis_plus.connection.broker_at import prefix_at
 from celery_redis_plus.errors import PublishRefused
+from celery_redis_plus.event_log.metadata import SOURCE_ID
 
 #: kombu would take its own transport for these.
 _SCHEMES = {"redis": "redisplus", "rediss": "redispluss"}
@@ -61,21 +62,25 @@ class OnceSender:
         properties: Mapping[str, Any] | None = None,
         content_type: str = "application/json",
         content_encoding: str = "utf-8",
+        source_id: str = "",
     ) -> bool:
         """Put a message into `queue`, unless this identity was put there within `remember_s`; return whether it was put.
+
+        `source_id` is the id of the message that it is made from: its lifecycle events have it.
 
         Raises:
             PublishRefused: the queue is full and stays so, or does not accept this type.
             redis.exceptions.RedisError: as `error_translation.translate` names it; sending again is safe.
         """
         deadline = time.monotonic() + self._patience_s
+        origin = {SOURCE_ID: source_id} if source_id else {}
         while True:
             message = {
                 "body": body,
                 "content-encoding": content_encoding,
                 "content-type": content_type,
                 "headers": {**(headers or {}), ID: identity, TTL: self._remember_ms},
-                "properties": {"delivery_info": {}, "delivery_mode": 2, **(properties or {})},
+                "properties": {"delivery_info": {}, "delivery_mode": 2, **origin, **(properties or {})},
             }
             try:
                 duplicate_of = self._connection.default_channel.basic_publish(message, exchange="", routing_key=queue)

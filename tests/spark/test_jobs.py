@@ -16,7 +16,7 @@ from celery_redis_plus.event_log import readers
 from celery_redis_plus.event_log.stream import EventLog
 from celery_redis_plus.keys import Keys
 from celery_redis_plus.spark import jobs, tables
-from celery_redis_plus.spark.manifest import files, locked
+from celery_redis_plus.spark.manifest import INGEST_LOCK, files, locked
 from tests.support.event_streams import add_events, lives
 
 LIVES = lives(1500)
@@ -106,7 +106,7 @@ def test_what_was_trimmed_before_the_first_ingest_is_told_by_the_job_and_the_rep
 def test_a_second_ingest_on_a_folder_is_refused(job, redis_client, broker_url, tmp_path):
     add_events(redis_client, "celery", LIVES[:100])
     with (
-        locked(tmp_path / "tables", ".ingest.lock", "ingest"),
+        locked(tmp_path / "tables", INGEST_LOCK),
         pytest.raises(TablesUnusable, match=r"another ingest runs in .*tables; wait until it is done"),
     ):
         job("ingest", "--url", broker_url, "--master", "", "--once")

@@ -22,6 +22,7 @@ from celery_redis_plus.stored_message import (
     BODY_SEPARATOR,
     UnreadableMessageError,
     read_envelope,
+    replayed,
     split_payload,
     stored_number,
     unreadable,
@@ -197,8 +198,8 @@ class DeadLetters:
     def replay(self, letter: DeadLetter, to: str | Sequence[str] | None = None) -> bool:
         """Put a dead letter back to work: to its queue, or to the queue or queues `to`; return False where it is gone by now.
 
-        It has its original priority, fresh counters, and its deaths in the headers. One that expired does not expire again:
-        Celery's `expires` is taken off.
+        It has its original priority, fresh counters, and its deaths in the headers. It does not expire again, and is no
+        duplicate of what it was: Celery's `expires` and its deduplication are taken off.
 
         Raises:
             InvalidArgument: it would go to the reserved queue of undelivered messages, which has no consumer; or it cannot be
@@ -368,20 +369,18 @@ def payload_of(letter: DeadLetter, routing: tuple[str, str] | None) -> tuple[byt
     """Return the payload with which a dead message goes on, and its life there.
 
     RabbitMQ takes `expiration` off, whatever a message died of, so that it does not expire in the queues it is routed to.
-    Celery's `expires` stays with a task that goes to a dead-letter exchange: a worker revokes it then.
+    Celery's `expires` stays with a task that goes to a dead-letter exchange: a worker revokes it then. One that is put back to
+    work has no expiry (`stored_message.replayed`).
     """
     if letter.damaged:
         return letter.body or b"", ""
-    headers = letter.death_headers
-    properties = {name: value for name, value in letter.properties.items() if name != "expiration"}
-    expired = any(death.get("reason") == "expired" for death in headers["x-death"])
-    if expired and routing is None and headers.get("expires") is not None:
-        # A replayed task is meant to run.
-        headers["expires"] = None
-    if routing is not None:
-        info = dict(properties["delivery_info"])
-        info["exchange"], info["routing_key"] = routing
-        properties["delivery_info"] = info
+    if routing is None:
+        headers, properties = replayed(letter.death_headers, letter.properties)
+    else:
+        exchange, routing_key = routing
+        headers = letter.death_headers
+        properties = {name: value for name, value in letter.properties.items() if name != "expiration"}
+        properties["delivery_info"] = {**properties["delivery_info"], "exchange": exchange, "routing_key": routing_key}
     envelope = {
         "content-type": letter.content_type,
         "content-encoding": letter.content_encoding,

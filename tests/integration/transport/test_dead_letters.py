@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+
 import kombu
 import pytest
 
@@ -58,6 +60,22 @@ def test_a_replayed_message_has_its_priority_and_fresh_counters(channel, connect
     assert message.headers["x-death"][0]["count"] == 1
     assert message.delivery_tag == letter.tag
     assert letters(channel, "q") == []
+
+
+def test_a_replayed_task_has_no_expiry_and_is_no_duplicate(channel, connect):
+    declare(channel, "q")
+    own = {"x-deduplication-id": "order 3", "x-deduplication-scope": "until-acked"}
+    soon = datetime.now(UTC) + timedelta(hours=1)
+    publish(channel, "q", "bad", headers={"task": "t", "id": "1", "expires": soon.isoformat(), **own})
+    with connect() as consuming:
+        reject_all(consuming.channel(), "q", 1)
+        [letter] = wait_until(lambda: letters(channel, "q"))
+    assert channel.session.dead_letters.replay(letter)
+    inbox = Inbox(channel, "q")
+    inbox.drain(1)
+    headers = inbox.messages[0].headers
+    assert (headers["task"], headers["expires"]) == ("t", None)
+    assert not own.keys() & headers.keys()
 
 
 def test_a_replayed_message_fails_as_often_as_a_new_one(channel):

@@ -9,6 +9,8 @@ import kombu
 import pytest
 
 from celery_redis_plus.errors import PublishRefused
+from celery_redis_plus.events import read_entry
+from celery_redis_plus.keys import Keys
 from celery_redis_plus.transport.once_sender import OnceSender
 
 
@@ -41,6 +43,19 @@ def test_an_identity_is_stored_once_by_whomever_it_is_sent(broker_url):
         assert second.send("once", "b", b'"2"')
     with kombu.Connection(broker_url) as connection, connection.SimpleQueue("once") as queue:
         assert queue.qsize() == 2
+
+
+def test_the_events_of_a_message_name_the_one_that_it_is_made_from(broker_url, redis_client):
+    with kombu.Connection(broker_url, transport_options={"event_log": True}) as connection:
+        kombu.Queue("logged", durable=True)(connection.default_channel).declare()
+    with OnceSender(broker_url) as sender:
+        sender.send("logged", "a", b"1", source_id="0190abc")
+        sender.send("logged", "b", b"2")
+    keys = Keys("").queue("logged")
+    found = [read_entry([part for pair in fields.items() for part in pair]) for _, fields in redis_client.xrange(keys.events)]
+    assert [(event.event, event.source_id) for event in found] == [("published", "0190abc"), ("published", None)]
+    for tag in redis_client.zrange(keys.ready, 0, -1):
+        assert b"source_id" not in redis_client.hget(keys.message + tag, "payload"), "it is no property of the message"
 
 
 def test_a_full_queue_holds_the_sender_back_and_nothing_is_lost(bounded, broker_url):
