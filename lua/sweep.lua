@@ -13,8 +13,8 @@
 -- Returns per queue: ms until the next pass (0 = at once, more is due), was it swept (0 = another has the lease, 2 = it is empty and
 -- has no events, 3 = the call did not come to it), promoted, recovered, how many of these died at the delivery limit, expired, how many messages were discarded for want of a store, waiting for the dead-letter exchange, old dead letters removed,
 -- events that a registered reader has not read and that the hard bound took, events that were not written for want of memory,
--- messages that claims have set aside since the last pass because their key holds no hash, why the pass failed ('' = it did not; the
--- other queues are swept all the same), id of the queue's record ('' = it has none);
+-- messages that claims have set aside since the last pass because their key holds no hash, why the first work of the pass failed that did
+-- ('' = none; other messages, other kinds of work and other queues are served all the same), id of the queue's record ('' = it has none);
 -- then the first messages that died at the delivery limit, as return_to_queue.lua has them
 -- Bound: the entries of ARGV 4 over all queues and kinds; a queue that it did not come to, or that has more, is due at once. Besides
 -- per queue: 40 dead letters that are looked at; over all queues 5,000 events that are trimmed (by whole nodes).
@@ -69,7 +69,7 @@ local function keep_rank(hash, score) redis.call('HSETNX', hash, 'rank', math.fl
 
 -- How many entries the next kind of work may look at: half of what is left of the call, so that none keeps the others from theirs.
 local function share_of_room()
-  return math.ceil(room / 2)
+  return math.max(1, math.ceil(room / 2))
 end
 
 -- Whether something was left for the next pass of the queue.
@@ -80,6 +80,35 @@ local function looked_at(count, limit)
   room = room - count
   unfinished = unfinished or count >= limit
   return count
+end
+
+-- Why the first work in the queue failed that did, '' where none has.
+local failure
+
+local function note_failure(raised)
+  if failure == '' then failure = type(raised) == 'table' and raised.err or tostring(raised) end
+end
+
+-- Does one kind of work in a queue, which fails alone: a key of another type ends neither the pass nor the other kinds. Returns the first
+-- three values that the work returns; 0, 0 where it fails.
+local function alone(work, ...)
+  local unfinished_before = unfinished
+  local fine, first, second, third = pcall(work, ...)
+  if fine then return first, second, third end
+  note_failure(first)
+  -- What it has left is not due at once: it would fail again.
+  unfinished = unfinished_before
+  return 0, 0
+end
+
+-- Deals with one message of `place` as `contained` does. Where that fails, the message stays, and is looked at again in the next pass:
+-- those behind it go on. Returns what `work` returns, and 'failed' then.
+local function attempt(queue, place, tag, work, ...)
+  local fine, result, more = pcall(contained, queue, tag, now, work, ...)
+  if fine then return result, more end
+  note_failure(result)
+  redis.call('ZADD', place, 'XX', text(now + interval), tag)
+  return 'failed'
 end
 
 local function due_in(key)
@@ -99,13 +128,11 @@ local function finish_death(queue, tag, died)
   redis.call('ZREM', queue.expiry, tag)
 end
 
--- Removes tags without a message from among the dead and those in the outbox: a few at random, which are all in time.
+-- Removes tags without a message from a place of the dead: a few at random, which are all in time.
 local LOOKED_AT = 20
-local function clear_tags(queue)
-  for _, place in ipairs({ queue.dlx_outbox, queue.dead }) do
-    for _, tag in ipairs(redis.call('ZRANDMEMBER', place, LOOKED_AT)) do
-      if redis.call('EXISTS', queue.message .. tag) == 0 then redis.call('ZREM', place, tag) end
-    end
+local function clear_tags(queue, place)
+  for _, tag in ipairs(redis.call('ZRANDMEMBER', place, LOOKED_AT)) do
+    if redis.call('EXISTS', queue.message .. tag) == 0 then redis.call('ZREM', place, tag) end
   end
 end
 
@@ -155,14 +182,14 @@ end
 -- Returns how many were due, and how many of them had expired: in their queue when a claim met them, or before their eta.
 local function promote(queue, rules)
   local due = due_in(queue.delayed)
-  local promoted, entries, expiries, late = {}, {}, {}, 0
+  local promoted, entries, expiries, gone, late = {}, {}, {}, {}, 0
   for _, tag in ipairs(due) do
-    local expired = contained(queue, tag, now, promote_one, queue, rules, tag, entries, expiries, promoted)
+    local expired = attempt(queue, queue.delayed, tag, promote_one, queue, rules, tag, entries, expiries, promoted)
     if expired == 'damaged' then
-      promote_one(queue, rules, tag, entries, expiries, promoted)
-    elseif expired then
-      late = late + 1
+      expired = attempt(queue, queue.delayed, tag, promote_one, queue, rules, tag, entries, expiries, promoted)
     end
+    if expired ~= 'failed' then gone[#gone + 1] = tag end
+    if expired == true then late = late + 1 end
   end
   if #entries > 0 then
     redis.call('ZADD', queue.ready, unpack(entries))
@@ -178,8 +205,8 @@ local function promote(queue, rules)
     redis.call('HDEL', queue.message .. tag, 'score', 'delay', 'ttl_ms', 'owner')
     log_event(queue.meta, tag, 'promoted', {})
   end
-  if #due > 0 then redis.call('ZREM', queue.delayed, unpack(due)) end
-  return #due, late
+  if #gone > 0 then redis.call('ZREM', queue.delayed, unpack(gone)) end
+  return #gone, late
 end
 
 -- Deals with a ready message that is due: it dies, or it is a task that stands first from now on. Returns whether it expired now, and when
@@ -211,36 +238,45 @@ local function expire(queue, rules)
   local expired, gone = 0, {}
   for _, tag in ipairs(due) do
     local score, ended, later = redis.call('ZSCORE', queue.ready, tag), false, false
-    if score then ended, later = contained(queue, tag, now, expire_one, queue, rules, tag, score) end
+    if score then ended, later = attempt(queue, queue.expiry, tag, expire_one, queue, rules, tag, score) end
     if ended == true then expired = expired + 1 end
-    if later then redis.call('ZADD', queue.expiry, text(later), tag) else gone[#gone + 1] = tag end
+    if later then
+      redis.call('ZADD', queue.expiry, text(later), tag)
+    elseif ended ~= 'failed' then
+      gone[#gone + 1] = tag
+    end
   end
   if #gone > 0 then redis.call('ZREM', queue.expiry, unpack(gone)) end
   return expired
 end
 
--- Returns how many were overdue, and how many of them died at the delivery limit.
-local function recover(queue, rules)
-  local overdue = due_in(queue.index)
-  local died = 0
-  local stale = 0
-  for _, tag in ipairs(overdue) do
-    local fields = fields_of(queue.message .. tag, 'score', 'expires', 'died', 'owner')
-    if fields[3] then
-      finish_death(queue, tag, fields[3])
-    elseif redis.call('ZSCORE', queue.ready, tag) then
-      redis.call('HDEL', queue.message .. tag, 'score', 'delay', 'owner')
-      stale = stale + 1
-    elseif not fields[4] and redis.call('ZSCORE', queue.delayed, tag) then
-      stale = stale + 1
-    elseif not fields[1] then
-      log_event(queue.meta, tag, 'vanished', {})
-    elseif contained(queue, tag, now, return_lost, queue, rules, ARGV[8], tag, fields[1], fields[2], now) == 'dead' then
-      died = died + 1
-    end
-    redis.call('ZREM', queue.index, tag)
+-- Deals with a claimed message that is overdue. Returns 'stale' where it is claimed no more, 'dead' where it died at the delivery limit.
+local function recover_one(queue, rules, tag)
+  local fields = fields_of(queue.message .. tag, 'score', 'expires', 'died', 'owner')
+  if fields[3] then
+    finish_death(queue, tag, fields[3])
+  elseif redis.call('ZSCORE', queue.ready, tag) then
+    redis.call('HDEL', queue.message .. tag, 'score', 'delay', 'owner')
+    return 'stale'
+  elseif not fields[4] and redis.call('ZSCORE', queue.delayed, tag) then
+    return 'stale'
+  elseif not fields[1] then
+    log_event(queue.meta, tag, 'vanished', {})
+  else
+    return return_lost(queue, rules, ARGV[8], tag, fields[1], fields[2], now)
   end
-  return #overdue, died, stale
+end
+
+-- Returns how many were recovered, and how many of them died at the delivery limit.
+local function recover(queue, rules)
+  local recovered, died = 0, 0
+  for _, tag in ipairs(due_in(queue.index)) do
+    local how = attempt(queue, queue.index, tag, recover_one, queue, rules, tag)
+    if how ~= 'failed' then redis.call('ZREM', queue.index, tag) end
+    if how ~= 'failed' and how ~= 'stale' then recovered = recovered + 1 end
+    if how == 'dead' then died = died + 1 end
+  end
+  return recovered, died
 end
 
 -- What a claim found expired has no place yet where its queue has no dead-letter exchange. Returns how many wait for one.
@@ -268,9 +304,11 @@ local function sort_dlx_outbox(queue, rules)
   return 0
 end
 
-local function first_score(key)
-  local first = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')
-  return first[2] and tonumber(first[2])
+-- When the first entry of a place is due, nil without one. What failed work has left there is looked at in the next pass.
+local function next_due(key)
+  local first = redis.pcall('ZRANGE', key, 0, 0, 'WITHSCORES')
+  local due = first[2] and tonumber(first[2])
+  if due and (due > now or failure == '') then return due end
 end
 
 local reply = {}
@@ -283,35 +321,53 @@ end
 -- Returns by how much a counter of the queue has grown since this was asked last: for the caller's log.
 local function growth_of(queue, counter)
   local counts = redis.call('HMGET', queue.meta, counter, counter .. '_logged')
-  local grown = (counts[1] or 0) - (counts[2] or 0)
+  local grown = (tonumber(counts[1]) or 0) - (tonumber(counts[2]) or 0)
   if grown > 0 then redis.call('HSET', queue.meta, counter .. '_logged', counts[1]) end
   return grown
 end
 
+local function trim_store(queue)
+  local limit = share_of_room()
+  return looked_at(trim_dead(queue, tonumber(ARGV[9]), now - ARGV[10], limit), limit)
+end
+
+local function free_trash(queue)
+  return looked_at(empty_trash(queue.trash, queue.message, queue.meta, share_of_room(), now, ''), math.huge)
+end
+
+local function wake_consumers(queue, wakeup, ttl)
+  if redis.call('EXISTS', queue.ready) == 0 then return end
+  redis.call('ZADD', wakeup, 0, 'work')
+  keep_ttl(ttl, wakeup)
+end
+
+local function discarded_by(queue)
+  return tonumber(redis.call('HGET', queue.meta, 'discarded') or 0) or 0
+end
+
 local function sweep(queue)
-  unfinished = false
+  unfinished, failure = false, ''
   if room <= 0 then return answer(0, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, '') end
   if redis.call('EXISTS', queue.ready, queue.delayed, queue.index, queue.dlx_outbox, queue.dead, queue.trash) == 0 then
     redis.call('UNLINK', queue.expiry)
-    local overrun, skipped, more = trim_events(queue.meta)
-    return answer(more and 0 or interval, log_of(queue.meta) and 1 or 2, 0, 0, 0, 0, 0, 0, 0, overrun, skipped, 0, '')
+    local overrun, skipped, more = alone(trim_events, queue.meta)
+    return answer(more and 0 or interval, log_of(queue.meta) and 1 or 2, 0, 0, 0, 0, 0, 0, 0, overrun, skipped, 0, failure)
   end
   local record = redis.call('HMGET', queue.meta, 'sweeper', 'lease', 'swept', 'grace', 'id', 'wakeup', 'newest', 'timeouts')
-  local swept = tonumber(record[3] or 0)
-  if not take_over and record[1] and record[1] ~= ARGV[1] and tonumber(record[2] or 0) > now and swept <= now then
-    return answer(record[2] - now + 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, '')
+  local leased_until, swept, grace_until = tonumber(record[2]) or 0, tonumber(record[3]) or 0, tonumber(record[4]) or 0
+  if not take_over and record[1] and record[1] ~= ARGV[1] and leased_until > now and swept <= now then
+    return answer(leased_until - now + 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, '')
   end
   local shortest, _, longest = timeouts_of(record[8])
   local interval, lease, longest_gap, grace = pace_of(shortest, longest)
   local visibility = tonumber(ARGV[11])
   if visibility and shortest then visibility = math.min(visibility, shortest) end
-  local grace_until = tonumber(record[4] or 0)
   -- Until all is re-based, the next pass shall see that the clock went back.
   local pass = now
   if swept > now then
     grace_until = now + grace
     local limit = share_of_room()
-    if not rebase(queue, now, swept, visibility, limit) then pass = swept end
+    if alone(rebase, queue, now, swept, visibility, limit) == false then pass = swept end
     room = room - limit
   end
   -- Living workers get the time to send a heartbeat first. Of a queue that was never swept the time before is unknown.
@@ -319,40 +375,36 @@ local function sweep(queue)
     grace_until = now + grace
   end
   local rules = redis.call('HMGET', queue.meta, unpack(FAILURE_RULES))
-  local discarded_before = tonumber(redis.call('HGET', queue.meta, 'discarded') or 0)
-  local promoted, late = promote(queue, rules)
-  local recovered, died, stale = 0, 0, 0
-  if grace_until <= now then recovered, died, stale = recover(queue, rules) end
-  local expired = expire(queue, rules)
-  clear_tags(queue)
-  local dlx_outbox = sort_dlx_outbox(queue, rules)
-  local limit = share_of_room()
-  local evicted = looked_at(trim_dead(queue, tonumber(ARGV[9]), now - ARGV[10], limit), limit)
-  looked_at(empty_trash(queue.trash, queue.message, queue.meta, share_of_room(), now, ''), math.huge)
-  local overrun, skipped, more = trim_events(queue.meta)
+  local discarded_before = discarded_by(queue)
+  local promoted, late = alone(promote, queue, rules)
+  local recovered, died = 0, 0
+  if grace_until <= now then recovered, died = alone(recover, queue, rules) end
+  local expired = alone(expire, queue, rules)
+  alone(clear_tags, queue, queue.dlx_outbox)
+  alone(clear_tags, queue, queue.dead)
+  local dlx_outbox = alone(sort_dlx_outbox, queue, rules)
+  local evicted = alone(trim_store, queue)
+  local freed = alone(free_trash, queue)
+  local overrun, skipped, more = alone(trim_events, queue.meta)
   local wait = interval
-  if unfinished or more or redis.call('EXISTS', queue.trash) == 1 or pass > now then
+  if unfinished or more or pass > now or (freed > 0 and redis.call('EXISTS', queue.trash) == 1) then
     wait = 0
   else
     for _, key in ipairs({ queue.delayed, queue.expiry }) do
-      local due = first_score(key)
+      local due = next_due(key)
       if due then wait = math.min(wait, due - now) end
     end
-    local due = first_score(queue.index)
+    local due = next_due(queue.index)
     if due then wait = math.min(wait, math.max(due, grace_until) - now) end
   end
   -- What a deleted queue has left in the trash must not bring its record back.
   if record[5] then
     redis.call('HSET', queue.meta, 'sweeper', ARGV[1], 'lease', text(now + math.max(lease, wait)), 'swept', text(pass),
-      'next', text(now + wait), 'grace', text(grace_until), 'newest', text(math.max(now, tonumber(record[7] or 0))))
+      'next', text(now + wait), 'grace', text(grace_until), 'newest', text(math.max(now, tonumber(record[7]) or 0)))
   end
-  if redis.call('EXISTS', queue.ready) == 1 then
-    redis.call('ZADD', record[6] or queue.wakeup, 0, 'work')
-    keep_ttl(rules[1], record[6] or queue.wakeup)
-  end
-  local discarded = tonumber(redis.call('HGET', queue.meta, 'discarded') or 0) - discarded_before
-  answer(wait, 1, promoted, recovered - stale, died, expired + late, discarded, dlx_outbox, evicted, overrun, skipped,
-    growth_of(queue, 'damaged'), '')
+  alone(wake_consumers, queue, record[6] or queue.wakeup, rules[1])
+  answer(wait, 1, promoted, recovered, died, expired + late, discarded_by(queue) - discarded_before, dlx_outbox, evicted, overrun,
+    skipped, growth_of(queue, 'damaged'), failure)
 end
 
 for base = 0, #KEYS - STATE_KEYS, STATE_KEYS do

@@ -95,8 +95,8 @@ class Sweeper:
         )
         self._next_run_at: dict[str, float] = {}
         self._take_over: set[str] = set()
-        #: Queues that cannot be swept, and why, as it was logged.
-        self._failing: dict[str, str] = {}
+        #: Queues that cannot be swept, or not all of them: why, as it was logged, and when a pass failed last.
+        self._failing: dict[str, tuple[str, float]] = {}
         #: Passes over a queue, and messages that they recovered.
         self.sweeps = self.recovered = 0
 
@@ -176,31 +176,36 @@ class Sweeper:
             _report(queue, swept)
             if swept.died:
                 log_deaths(queue, swept.died, [death for death in deaths if death.meta == self._keys.queue(queue).meta])
-            self._note_failure(queue, swept.failure.decode("utf-8", "replace"))
+            self._note_failure(queue, swept)
             if swept.dying:
                 self._forward(queue)
         return reached
 
-    def _note_failure(self, queue: str, text: str) -> None:
-        if text == self._failing.get(queue, ""):
-            return
+    def _note_failure(self, queue: str, swept: Swept) -> None:
+        text, now = swept.failure.decode("utf-8", "replace"), clock.now_s()
+        known, failed_at = self._failing.get(queue, ("", now))
         if text:
-            self._failing[queue] = text
-            places = self._keys.queue(queue).state_keys
-            about = self._commands.refused_keys.describe(
-                ResponseError(text), ("EVALSHA", script("sweep").sha, len(places), *places)
-            )
-            logger.error(
-                "queue %r cannot be swept (%s%s); trying again every %g s",
-                queue,
-                text,
-                about and f": {about}",
-                self._interval_s,
-                extra={"queue": queue},
-            )
-        else:
+            self._failing[queue] = (text, now)
+            if text != known:
+                self._log_failure(queue, text, whole=swept.state == NOT_SWEPT)
+        # A message that fails is tried again after the interval; passes in between go well.
+        elif known and now - failed_at > 2 * self._interval_s:
             del self._failing[queue]
             logger.info("queue %r is swept again", queue, extra={"queue": queue})
+
+    def _log_failure(self, queue: str, text: str, *, whole: bool) -> None:
+        of = self._keys.queue(queue)
+        places = [*of.state_keys, of.events, of.events_meta, of.events_readers]
+        about = self._commands.refused_keys.describe(ResponseError(text), ("EVALSHA", script("sweep").sha, len(places), *places))
+        logger.error(
+            "queue %r cannot be swept%s (%s%s); trying again every %g s",
+            queue,
+            "" if whole else ", in a part of its messages or events",
+            text,
+            about and f": {about}",
+            self._interval_s,
+            extra={"queue": queue},
+        )
 
 
 @dataclass(frozen=True, slots=True)

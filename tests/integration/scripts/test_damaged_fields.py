@@ -5,20 +5,20 @@ Each script that has a scenario in `test_failing_scripts.py` meets such messages
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 from redis.exceptions import RedisError
 
 from celery_redis_plus.broker.consumers.settlement import Settlement
-from celery_redis_plus.broker.publishing import publisher
 from tests.integration.broker.conftest import make_broker
 from tests.integration.scripts import workshop
 from tests.integration.scripts.test_damaged_keys import sweep
-from tests.integration.scripts.test_failing_scripts import LARGE, SCENARIOS
-from tests.integration.scripts.workshop import Workshop
-from tests.support.clock import scripts_read_a_key
+from tests.integration.scripts.test_failing_scripts import SCENARIOS
+
+if TYPE_CHECKING:
+    from tests.integration.scripts.workshop import Workshop
 
 FIELDS = (
     "score", "claim", "failed", "requeues", "unbegun", "seen", "begun", "expires", "ttl_ms", "delay", "rank", "died",
@@ -31,22 +31,10 @@ DAMAGED = {b"dead1", b"held1", b"ready1", b"mortal", b"later1"}
 VALUES_EACH = 2
 
 
-@pytest.fixture
-def shop(redis_client, monkeypatch) -> Iterator[Callable[[], Workshop]]:
-    for module in (sys.modules["celery_redis_plus.stored_message"], publisher):
-        monkeypatch.setattr(module, "LARGE_BODY", LARGE)
-    # No dead letter has to go for another.
+@pytest.fixture(autouse=True)
+def keep_all_dead_letters(monkeypatch):
+    """No dead letter has to go for another."""
     monkeypatch.setattr(workshop, "DEAD_MAX", 50)
-    opened: list[Workshop] = []
-
-    def make() -> Workshop:
-        opened.append(Workshop(redis_client))
-        return opened[-1]
-
-    with scripts_read_a_key():
-        yield make
-    for one in opened:
-        one.commands.close()
 
 
 def damage(shop: Workshop, field: str, value: bytes) -> None:

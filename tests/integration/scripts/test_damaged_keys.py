@@ -98,7 +98,8 @@ def test_a_queue_that_cannot_be_swept_does_not_keep_others_from_it(redis_client,
     broker.declare("bad", "q")
     broker.publish("q", b"x", eta="+1")
     broker.publish("bad", b"x")
-    redis_client.set("messages_index:{bad}", "foreign")
+    redis_client.delete("meta:{bad}")
+    redis_client.set("meta:{bad}", "foreign")
     redis_client.zadd("delayed:{q}", {redis_client.zrange("delayed:{q}", 0, 0)[0]: 1})
     sweep(broker, "bad", "q")
     assert redis_client.zcard("queue:{q}") == 1

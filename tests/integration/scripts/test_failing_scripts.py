@@ -6,8 +6,7 @@ docs/design/0012-scripts.md has the rule that their order of writes follows.
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,10 +14,8 @@ import pytest
 from redis.exceptions import RedisError
 
 from celery_redis_plus.broker.consumers.claims import ClaimCommands
-from celery_redis_plus.broker.publishing import publisher
 from tests.integration.scripts.test_headers import NAMES, READ_ONLY
 from tests.integration.scripts.workshop import LARGE, Workshop
-from tests.support.clock import scripts_read_a_key
 from tests.support.failing import FAILED_KEY, MESSAGE
 from tests.support.invariants import violations
 
@@ -293,23 +290,6 @@ CASES = [(name, number) for name, scenarios in SCENARIOS.items() for number in r
 
 def test_every_script_that_writes_has_a_scenario():
     assert SCENARIOS.keys() | NO_MESSAGES == set(NAMES) - READ_ONLY
-
-
-@pytest.fixture
-def shop(redis_client, monkeypatch) -> Iterator[Callable[[], Workshop]]:
-    # The package has a function of the module's name.
-    for module in (sys.modules["celery_redis_plus.stored_message"], publisher):
-        monkeypatch.setattr(module, "LARGE_BODY", LARGE)
-    opened: list[Workshop] = []
-
-    def make() -> Workshop:
-        opened.append(Workshop(redis_client))
-        return opened[-1]
-
-    with scripts_read_a_key():
-        yield make
-    for one in opened:
-        one.commands.close()
 
 
 def attempt(shop: Workshop, name: str, scenario: Scenario, at: int) -> bool:

@@ -221,7 +221,8 @@ def test_the_id_of_a_queues_record_or_that_it_has_none_is_passed_on(sweeper, com
 def test_a_queue_that_cannot_be_swept_is_logged_once_and_tried_again(sweeper, commands, clock, caplog):
     sweeper.watch(["q000"])
     with caplog.at_level(logging.INFO, "celery_redis_plus.maintenance"):
-        for failure in (b"WRONGTYPE", b"WRONGTYPE", b""):
+        # Messages that fail are tried again after the interval: a pass in between goes well.
+        for failure in (b"WRONGTYPE", b"WRONGTYPE", b"", b"WRONGTYPE", b"", b"", b""):
             commands.replies["q000"] = {"failure": failure}
             sweeper.run()
             clock.advance(WAIT_S)
