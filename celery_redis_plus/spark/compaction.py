@@ -35,6 +35,8 @@ def compact(spark: SparkSession, root: str | Path) -> tuple[int, int]:
         if not dates:
             return 0, 0
         found = sources(root, old)
+        # Compacted events without a manifest are those of one that was lost, not of a compaction that was killed.
+        old.write(root)
         new = replace(old, version=old.version + 1, events=dict(old.events), aggregated=dict(old.aggregated))
         before = sum(len(files) for date in dates for files in found[date].values())
         after = 0
@@ -71,9 +73,10 @@ def _remove_markers(root: Path, manifest: Manifest) -> None:
     """Remove the markers of absorbed, emptied batches that Spark will not run again."""
     checkpoint = root / "checkpoint" / "events"
     current = run_id(checkpoint) if (checkpoint / "metadata").exists() else ""
+    kept = {batch.name for batch in batches(root) if batch.losses}.difference(manifest.counted).union(manifest.absorbed)
     commits = [int(path.name) for path in (checkpoint / "commits").glob("[0-9]*")]
     for batch in batches(root):
         run, _, number = batch.name.partition("/")
         done = run != current or int(number) < max(commits, default=0)
-        if not batch.files and batch.rows and done and batch.name not in manifest.absorbed:
+        if not batch.files and batch.rows and done and batch.name not in kept:
             shutil.rmtree((root / "incoming" / batch.name / COMMITTED).parent)

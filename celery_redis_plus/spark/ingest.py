@@ -10,13 +10,17 @@ import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as sf
 
-from celery_redis_plus.spark.manifest import COMMITTED, INGEST_LOCK, locked, write_json
+from celery_redis_plus.spark.loss_counter import LossCounter, offsets_of
+from celery_redis_plus.spark.losses import Loss, noted
+from celery_redis_plus.spark.manifest import COMMITTED, INGEST_LOCK, Manifest, locked, write_json
 from celery_redis_plus.spark.schema import EVENTS_DDL
+from celery_redis_plus.spark.source_options import SourceOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -26,6 +30,14 @@ if TYPE_CHECKING:
 EVENTS_A_BATCH = 500_000
 
 
+@dataclass(frozen=True)
+class Stored:
+    """What a micro-batch has put into the table `events`, and what it lacks."""
+
+    rows: int
+    losses: Sequence[Loss] = ()
+
+
 def start(
     spark: SparkSession,
     root: Path,
@@ -33,7 +45,7 @@ def start(
     *,
     once: bool = False,
     interval_s: float = 10.0,
-    on_batch: Callable[[int, int], None] = lambda _batch, _rows: None,
+    on_batch: Callable[[int, Stored], None] = lambda _batch, _stored: None,
     holds_lock: bool = False,
 ) -> StreamingQuery:
     """Begin to stream events into `root`, where the last run stopped.
@@ -44,17 +56,22 @@ def start(
         source: options of `celery_redis`.
         once: read what is there now, and stop.
         interval_s: seconds between micro-batches.
-        on_batch: called with (batch number, its rows) after each micro-batch.
+        on_batch: called with the number of each micro-batch and what it has, after each micro-batch.
         holds_lock: the caller keeps other ingests out of `root`; else each micro-batch does, while it is written.
     """
     options = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": EVENTS_A_BATCH, **source}
     frame = spark.readStream.format("celery_redis").options(**options).load()
     checkpoint = root / "checkpoint" / "events"
 
+    counter = LossCounter(SourceOptions.from_mapping(options), noted(root, Manifest.read(root)))
+
+    def losses_of(files: list[Path], number: int) -> list[Loss]:
+        return counter.losses(files, *offsets_of(checkpoint, number))
+
     def write(batch: DataFrame, number: int) -> None:
         with nullcontext() if holds_lock else locked(root, INGEST_LOCK):
-            rows = _store(batch, root, run_id(checkpoint), number)
-        on_batch(number, rows)
+            stored = _store(batch, root, run_id(checkpoint), number, losses_of)
+        on_batch(number, stored)
 
     writer = (
         frame.writeStream.foreachBatch(write).option("checkpointLocation", str(checkpoint)).queryName("celery-redis-plus ingest")
@@ -69,15 +86,16 @@ def store(batch: DataFrame, root: Path, run: str, number: int) -> int:
         TablesUnusable: another ingest writes into `root`; its files must not be taken for those of an attempt that died.
     """
     with locked(root, INGEST_LOCK):
-        return _store(batch, root, run, number)
+        return _store(batch, root, run, number, lambda _files, _number: []).rows
 
 
-def _store(batch: DataFrame, root: Path, run: str, number: int) -> int:
+def _store(
+    batch: DataFrame, root: Path, run: str, number: int, losses_of: Callable[[list[Path], int], list[Loss]]
+) -> Stored:  # fmt: skip
     directory = root / "incoming" / run / f"{number:08}"
     marker = directory / COMMITTED
     if marker.exists():
-        rows: int = json.loads(marker.read_text(encoding="utf-8"))["rows"]
-        return rows
+        return Stored(json.loads(marker.read_text(encoding="utf-8"))["rows"])
     # An earlier attempt may have left files.
     shutil.rmtree(directory, ignore_errors=True)
     dated = batch.withColumn("date", sf.to_date(sf.coalesce("published_at", "ts")))
@@ -87,8 +105,9 @@ def _store(batch: DataFrame, root: Path, run: str, number: int) -> int:
     for path in sorted(directory.glob("day=*/*.parquet")):
         files.setdefault(path.parent.name.removeprefix("day="), []).append(path.relative_to(root).as_posix())
         rows += parquet_rows(path)
-    write_json(marker, {"rows": rows, "files": files})
-    return rows
+    losses = losses_of([root / file for of_day in files.values() for file in of_day], number)
+    write_json(marker, {"rows": rows, "files": files, "losses": [asdict(loss) for loss in losses]})
+    return Stored(rows, losses)
 
 
 def write_by_day(rows: DataFrame, directory: Path) -> None:

@@ -7,7 +7,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -154,13 +154,13 @@ def _ingest_alone(spark: SparkSession, arguments: argparse.Namespace, say: Say) 
         source["failOnDataLoss"] = "false"
     begun, total = time.monotonic(), 0
 
-    def tell(number: int, rows: int) -> None:
+    def tell(number: int, stored: ingest.Stored) -> None:
         nonlocal total
-        total += rows
-        say(f"batch {number}: {rows:,} events; {total:,} in {time.monotonic() - begun:.0f} s")
+        total += stored.rows
+        say(f"batch {number}: {stored.rows:,} events; {total:,} in {time.monotonic() - begun:.0f} s")
+        for loss in stored.losses:
+            say(f"  {loss}")
 
-    for line in _losses(arguments, first=not (arguments.root / "checkpoint").exists()):
-        say(line)
     query = ingest.start(
         spark, arguments.root, source, once=arguments.once, interval_s=arguments.interval, on_batch=tell, holds_lock=True
     )
@@ -171,20 +171,6 @@ def _ingest_alone(spark: SparkSession, arguments: argparse.Namespace, say: Say) 
         say("stopped; the next run goes on from here")
     say(f"{total:,} events in {arguments.root}")
     return 0
-
-
-def _losses(arguments: argparse.Namespace, *, first: bool) -> Iterator[str]:
-    """Yield a line for each queue whose events are not all there: trimmed before the `first` ingest, or never written."""
-    from celery_redis_plus.event_log.stream import EventLog
-
-    with EventLog(resolve_url(*_place(arguments)), arguments.prefix) as log:
-        numberings = log.numberings(log.queues(arguments.queues), strict=not arguments.allow_data_loss)
-        skipped = log.ask([("HGET", log.keys.queue(queue).events_meta, "skipped") for queue in numberings])
-    for (queue, numbering), unwritten in zip(numberings.items(), skipped, strict=True):
-        if first and numbering.trimmed:
-            yield f"queue {queue!r}: {numbering.trimmed:,} events were trimmed before this first ingest; the tables lack them"
-        if unwritten:
-            yield f"queue {queue!r}: {int(unwritten):,} events were not written since its log began: memory was full"
 
 
 def _aggregate(spark: SparkSession, arguments: argparse.Namespace, say: Say) -> int:
@@ -209,8 +195,8 @@ def _report(spark: SparkSession, arguments: argparse.Namespace, say: Say) -> int
     against = Period.parse(arguments.against) if arguments.against else None
     thresholds = Thresholds.parse(dict(_setting(text, "--threshold") for text in arguments.threshold))
     read = {name: tables.read(spark, arguments.root, name) for name in TABLES}
-    events = tables.read(spark, arguments.root, "events")
-    figures = summaries(read, period=period, against=against, thresholds=thresholds, events=events)
+    losses = tables.read(spark, arguments.root, "losses")
+    figures = summaries(read, losses, period=period, against=against, thresholds=thresholds)
     note = f"Period {arguments.period}." if arguments.period != ".." else "Everything in the tables."
     arguments.output.write_text(report.render(figures, note=note), encoding="utf-8")
     states = ", ".join(

@@ -29,7 +29,7 @@ from typing import Any
 from celery_redis_plus.errors import InvalidArgument, TablesUnusable
 
 #: Layout of the folder and columns of the tables. An aggregation rebuilds tables of an older version from `events`.
-TABLES_VERSION = 1
+TABLES_VERSION = 2
 
 TABLES = ("messages", "queues", "tasks", "workers")
 COMMITTED = "_committed.json"
@@ -50,6 +50,8 @@ class Manifest:
         aggregated: date -> the sources of that date's events that the tables contain.
         days: date of publishing -> days on which those messages had events.
         tables: table -> date -> directory.
+        losses: the directory of the table of losses; '' where nothing was lost.
+        counted: names of the incoming batches whose losses that table contains.
     """
 
     version: int = 0
@@ -58,24 +60,28 @@ class Manifest:
     aggregated: dict[str, list[str]] = field(default_factory=dict)
     days: dict[str, list[str]] = field(default_factory=dict)
     tables: dict[str, dict[str, str]] = field(default_factory=lambda: {table: {} for table in TABLES})
+    losses: str = ""
+    counted: list[str] = field(default_factory=list)
 
     @classmethod
     def read(cls, root: Path) -> Manifest:
         """Return the manifest of `root`; an empty one for a new folder.
 
         Raises:
-            TablesUnusable: it is damaged, or of a later release.
+            TablesUnusable: it is damaged, missing, or of a later release.
         """
         path = root / "manifest.json"
         try:
             found = json.loads(path.read_text(encoding="utf-8"))
             tables_version = found.pop("tables_version")
         except FileNotFoundError:
+            if any((root / "events").glob("v*/day=*")):
+                raise TablesUnusable(
+                    f"{path} is missing; restore it: it names the compacted events, which no other file does"
+                ) from None
             return cls()
         except (ValueError, KeyError, AttributeError) as error:
-            raise TablesUnusable(
-                f"{path} is no manifest ({error}); remove it and aggregate again: tables are made from events"
-            ) from None
+            raise TablesUnusable(f"{path} is no manifest ({error}); restore it: it names the compacted events") from None
         if tables_version > TABLES_VERSION:
             raise TablesUnusable(
                 f"{path}: tables of version {tables_version}; this release has {TABLES_VERSION}. Upgrade celery-redis-plus"
@@ -83,7 +89,7 @@ class Manifest:
         try:
             manifest = cls(**found)
         except TypeError as error:
-            raise TablesUnusable(f"{path} has other fields ({error}); remove it and aggregate again") from None
+            raise TablesUnusable(f"{path} has other fields ({error}); restore it: it names the compacted events") from None
         if tables_version < TABLES_VERSION:
             manifest.aggregated, manifest.days, manifest.tables = {}, {}, {table: {} for table in TABLES}
         return manifest
@@ -94,7 +100,11 @@ class Manifest:
 
     def referenced(self) -> set[str]:
         """Return the directories that count, relative to the root."""
-        return {*self.events.values(), *(directory for dates in self.tables.values() for directory in dates.values())}
+        return {
+            *self.events.values(),
+            *(directory for dates in self.tables.values() for directory in dates.values()),
+            *([self.losses] if self.losses else []),
+        }
 
 
 @dataclass(frozen=True)
@@ -105,11 +115,13 @@ class RowBatch:
         name: `RUN/BATCH`.
         rows: how many events.
         files: date -> paths relative to the root.
+        losses: what it lacks, as `losses.Loss` has it.
     """
 
     name: str
     rows: int
     files: dict[str, list[str]]
+    losses: list[dict[str, Any]]
 
 
 def batches(root: Path) -> list[RowBatch]:
@@ -117,7 +129,7 @@ def batches(root: Path) -> list[RowBatch]:
     found = []
     for marker in sorted((root / "incoming").glob(f"*/*/{COMMITTED}")):
         content: dict[str, Any] = json.loads(marker.read_text(encoding="utf-8"))
-        found.append(RowBatch("/".join(marker.parts[-3:-1]), content["rows"], content["files"]))
+        found.append(RowBatch("/".join(marker.parts[-3:-1]), content["rows"], content["files"], content.get("losses", [])))
     return found
 
 
@@ -136,22 +148,26 @@ def sources(root: Path, manifest: Manifest) -> dict[str, dict[str, list[str]]]:
 
 
 def files(root: str | Path, table: str) -> list[str]:
-    """Return the Parquet files of `table` (`events`, `messages`, `queues`, `tasks`, `workers`) as they are now.
+    """Return the Parquet files of `table` (`events`, `messages`, `queues`, `tasks`, `workers`, `losses`) as they are now.
 
     For readers without Spark: `duckdb.read_parquet(files(root, "messages"))`, `pyarrow.dataset.dataset(files(...))`. An
     aggregation keeps the files of the version before it, so a list of files is valid until the aggregation after the next.
 
     Raises:
-        TablesUnusable: there is no such table in `root`.
+        TablesUnusable: there is no such table in `root`; of losses: nothing was lost.
     """
     root = folder(root)
     manifest = Manifest.read(root)
+    if table == "losses":
+        if not manifest.losses:
+            raise TablesUnusable(f"{root} has no table 'losses': nothing was lost before the last `aggregate`")
+        return [str(root / manifest.losses / "losses.parquet")]
     if table == "events":
         found = [root / file for by_source in sources(root, manifest).values() for names in by_source.values() for file in names]
     elif table in TABLES:
         found = [path for directory in manifest.tables[table].values() for path in (root / directory).glob("*.parquet")]
     else:
-        raise TablesUnusable(f"there is no table {table!r}; tables: events, {', '.join(TABLES)}")
+        raise TablesUnusable(f"there is no table {table!r}; tables: events, {', '.join(TABLES)}, losses")
     if not found:
         raise TablesUnusable(f"{root} has no table {table!r} yet: run `celery-redis-plus spark ingest` and then `aggregate`")
     return sorted(str(path) for path in found)
@@ -204,7 +220,7 @@ def remove_unreferenced(root: Path, *manifests: Manifest) -> int:
     """
     kept = set().union(*(manifest.referenced() for manifest in manifests))
     removed = 0
-    for table in ("events", *TABLES):
+    for table in ("events", "losses", *TABLES):
         for directory in (root / table).glob("v*/day=*"):
             if directory.relative_to(root).as_posix() not in kept:
                 shutil.rmtree(directory)

@@ -15,6 +15,8 @@ mpl.use("svg")
 
 from matplotlib import pyplot as plt
 
+from celery_redis_plus.spark.losses import sentence
+
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
@@ -26,7 +28,7 @@ mpl.rcParams["svg.fonttype"] = "none"
 MAX_LINES = 8
 
 TITLES = {
-    "losses": "Events that were trimmed before they were read",
+    "losses": "Lost events",
     "incomplete": "Messages whose first events are missing",
     "states": "Messages by state",
     "by_queue": "Queues: outcome, wait and run",
@@ -71,15 +73,12 @@ def render(figures: Mapping[str, pd.DataFrame], *, title: str = "Celery tasks", 
 
 def warning(figures: Mapping[str, pd.DataFrame]) -> str:
     """Return a sentence about what the figures lack; '' where nothing is known to be missing."""
-    lost, incomplete = (
-        int(figures[name][column].sum()) if name in figures else 0
-        for name, column in (("losses", "lost"), ("incomplete", "count"))
-    )
-    if not lost and not incomplete:
-        return ""
-    return (
-        f"Too low: {lost:,} events were lost before they were read (in all periods), and {incomplete:,} messages are incomplete."
-    )
+    losses, incomplete = figures["losses"], int(figures["incomplete"]["count"].sum())
+    parts = [sentence((str(why), int(rows["count"].sum())) for why, rows in losses.groupby("why"))]
+    if incomplete:
+        parts.append(f"the first events of {incomplete:,} messages are missing")
+    missing = ", ".join(part for part in parts if part)
+    return f"These figures are incomplete: {missing}." if missing else ""
 
 
 def save_figures(figures: Mapping[str, pd.DataFrame], directory: Path) -> list[Path]:

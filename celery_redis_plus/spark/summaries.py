@@ -57,6 +57,15 @@ class Period:
             inside = inside & (sf.col(column) < sf.lit(self.end))
         return inside
 
+    def touches(self, start: str, end: str) -> Column:
+        """Return whether a stretch of time, between two columns, has a part in the period; null is an open end."""
+        touching = sf.lit(True)
+        if self.start:
+            touching = touching & sf.coalesce(sf.col(end) >= sf.lit(self.start), sf.lit(True))
+        if self.end:
+            touching = touching & sf.coalesce(sf.col(start) < sf.lit(self.end), sf.lit(True))
+        return touching
+
 
 def within(tables: Mapping[str, DataFrame], period: Period) -> dict[str, DataFrame]:
     """Return the tables' rows of a period."""
@@ -65,20 +74,20 @@ def within(tables: Mapping[str, DataFrame], period: Period) -> dict[str, DataFra
 
 def summaries(
     tables: Mapping[str, DataFrame],
+    losses: DataFrame,
     *,
     period: Period,
     against: Period | None = None,
     thresholds: Thresholds | None = None,
-    events: DataFrame | None = None,
 ) -> dict[str, pd.DataFrame]:
     """Return the report's figures by name.
 
     Args:
         tables: `messages`, `queues`, `tasks`, `workers`.
+        losses: the table `losses`.
         period: what is reported.
         against: another period, to compare with.
         thresholds: for the anomalies.
-        events: the table `events`, whose numbers tell what was lost before it was read; None says nothing of that.
     """
     chosen = within(tables, period)
     messages = chosen["messages"]
@@ -98,19 +107,10 @@ def summaries(
         "anomalies": anomalies(chosen, thresholds),
     }
     frames["incomplete"] = messages.where("not complete").groupBy("queue").count().orderBy(sf.desc("count"))
-    if events is not None:
-        frames["losses"] = _losses(events)
+    frames["losses"] = losses.where(period.touches("from_at", "to_at")).orderBy("noted_at", "queue", "why")
     if against is not None:
         frames["comparison"] = _comparison(messages, within(tables, against)["messages"])
     return {name: frame.toPandas() for name, frame in frames.items()}
-
-
-def _losses(events: DataFrame) -> DataFrame:
-    """Return how many events the tables lack, in all periods: a queue's events are counted from 1 in each epoch of its log."""
-    counted = events.groupBy("queue", "epoch").agg(
-        sf.count("*").alias("events"), (sf.max("n") - sf.count("*")).alias("lost"), sf.min("ts").alias("first_at")
-    )
-    return counted.where("lost > 0").select("queue", "lost", "events", "first_at").orderBy(sf.desc("lost"))
 
 
 def _throughput(queues: DataFrame) -> DataFrame:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from pyspark import StorageLevel
 from pyspark.sql import functions as sf
 
-from celery_redis_plus.spark import aggregation
+from celery_redis_plus.spark import aggregation, losses
 from celery_redis_plus.spark.ingest import read_events, write_by_day
 from celery_redis_plus.spark.manifest import Manifest, files, folder, locked, remove_unreferenced, sources
 from celery_redis_plus.spark.message_timelines import MESSAGE_DDL
@@ -56,6 +56,9 @@ def read(spark: SparkSession, root: str | Path, table: str) -> DataFrame:
     manifest = Manifest.read(root)
     if table in manifest.tables and manifest.aggregated and not manifest.tables[table]:
         return _empty(spark, table)
+    if table == "losses":
+        schema = f"{losses.LOSS_DDL}"
+        return spark.read.schema(schema).parquet(*files(root, table)) if manifest.losses else spark.createDataFrame([], schema)
     if table == "events":
         return read_events(spark, files(root, table))
     return spark.read.parquet(*files(root, table))
@@ -86,6 +89,7 @@ def aggregate(spark: SparkSession, root: str | Path, *, rebuild: bool = False) -
     with locked(root):
         old = Manifest.read(root)
         remove_unreferenced(root, old)
+        old = losses.collect(root, old)
         found = sources(root, old)
         touched = sorted(date for date, by_source in found.items() if rebuild or sorted(by_source) != old.aggregated.get(date))
         if not touched:

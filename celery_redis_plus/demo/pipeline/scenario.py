@@ -142,7 +142,7 @@ class Pipeline:
         root = self.output / "tables"
         tables.aggregate(spark, root)
         read = {name: tables.read(spark, root, name) for name in TABLES}
-        figures = summaries(read, period=Period())
+        figures = summaries(read, tables.read(spark, root, "losses"), period=Period())
         self.report.write_text(report.render(figures, note=f"The demo's {self.tasks:,} tasks."), encoding="utf-8")
         report.save_figures(figures, self.output / "figures")
         report.draw(figures, self.output / "report.svg")

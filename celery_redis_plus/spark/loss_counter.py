@@ -1,0 +1,160 @@
+"""Counts the events that a micro-batch of `ingest` lacks: gaps in their numbers, and what was never written."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import dataset
+
+from celery_redis_plus.event_log.stream import EventLog
+from celery_redis_plus.events import entry_id
+from celery_redis_plus.keys import encode_name
+from celery_redis_plus.spark.arrow_columns import ints, microseconds
+from celery_redis_plus.spark.losses import MEMORY_FULL, SAMPLED, TRIMMED, Loss
+
+if TYPE_CHECKING:
+    from celery_redis_plus.event_log.offsets import Offsets
+    from celery_redis_plus.spark.source_options import SourceOptions
+
+#: (epoch, first number, last number) of events.
+Range = tuple[int, int, int]
+
+_COLUMNS = pa.schema([("queue", pa.string()), ("epoch", pa.int64()), ("n", pa.int64()), ("ts", pa.timestamp("us", "UTC"))])
+
+
+class LossCounter:
+    """Counts for one ingest.
+
+    Args:
+        options: of its source.
+        known: the losses that its folder has.
+    """
+
+    def __init__(self, options: SourceOptions, known: Iterable[Loss] = ()) -> None:
+        self._options = options
+        #: Queue -> the last of its unwritten events that is noted.
+        self._unwritten = {loss.queue: loss for loss in sorted(known, key=lambda loss: loss.noted_at) if loss.why == MEMORY_FULL}
+        self._asked_at: int | None = None
+
+    def losses(self, files: Sequence[Path], start: Mapping[str, str] | None, end: Mapping[str, str]) -> list[Loss]:
+        """Return what a micro-batch lacks.
+
+        Args:
+            files: its events.
+            start: the offset at which it begins; None is the beginning.
+            end: the offset at which it ends.
+
+        Raises:
+            ServerUnreachable: and its kin from `errors`.
+        """
+        now = time.time_ns() // 1000
+        events = dataset.dataset([str(file) for file in files], schema=_COLUMNS, format="parquet").to_table()
+        options = self._options
+        with EventLog(options.resolved_url(), options.prefix) as log:
+            numberings = log.numberings(list(end), strict=False)
+            found = []
+            if start is not None or self._begins_at_the_start:
+                ranges = {
+                    queue: _ranges(numberings[queue], (start or {}).get(queue), position) for queue, position in end.items()
+                }
+                found = [loss for loss in gaps(events, ranges, now) if not _passed_over(log, loss)]
+            found += self._never_written(log, numberings, events, now)
+        self._asked_at = now
+        self._unwritten |= {loss.queue: loss for loss in found if loss.why == MEMORY_FULL}
+        return found
+
+    @property
+    def _begins_at_the_start(self) -> bool:
+        return self._options.starting_timestamp is None and self._options.starting_offsets in {None, "earliest"}
+
+    def _never_written(
+        self, log: EventLog, numberings: Mapping[str, Offsets], events: pa.Table, now: int
+    ) -> Iterator[Loss]:  # fmt: skip
+        keys = {queue: log.keys.queue(queue) for queue in numberings}
+        commands = [
+            command for of in keys.values() for command in (("HGET", of.events_meta, "skipped"), ("HGET", of.meta, "event_log"))
+        ]
+        replies = log.ask(commands)
+        counted = events.group_by(["queue"]).aggregate([("n", "count"), ("ts", "min"), ("ts", "max")])
+        read = {row["queue"]: row for row in counted.to_pylist()}
+        for place, (queue, numbering) in enumerate(numberings.items()):
+            epoch = numbering.epochs[-1][0] if numbering.epochs else 0
+            first, last = self._first_unwritten(queue, numbering), int(replies[2 * place] or 0)
+            if last >= first:
+                yield Loss(queue, MEMORY_FULL, epoch, first, last, last - first + 1, self._asked_at, now, now)
+            permille, row = _permille(replies[2 * place + 1]), read.get(_shown(queue))
+            if permille < 1000 and row:
+                first_at, last_at = (round(row[name].timestamp() * 1e6) for name in ("ts_min", "ts_max"))
+                estimate = row["n_count"] * (1000 - permille) // permille
+                yield Loss(queue, SAMPLED, epoch, None, None, estimate, first_at, last_at, now)
+
+    def _first_unwritten(self, queue: str, numbering: Offsets) -> int:
+        """Return the number of the first unwritten event that is not noted: a log that began anew counts from 1 again."""
+        before = self._unwritten.get(queue)
+        same_log = before is not None and bool(numbering.epochs) and numbering.epochs[0][0] <= before.epoch
+        return (before.last or 0) + 1 if before is not None and same_log else 1
+
+
+def gaps(events: pa.Table, ranges: Mapping[str, Sequence[Range]], now: int) -> Iterator[Loss]:
+    """Yield the events of `ranges` (by queue) that are not among `events` (`queue`, `epoch`, `n`, `ts`); `now` in µs."""
+    counted = events.group_by(["queue", "epoch"]).aggregate([("n", "count")]).to_pylist()
+    counts = {(row["queue"], row["epoch"]): row["n_count"] for row in counted}
+    for queue, wanted in ranges.items():
+        for epoch, low, high in wanted:
+            if counts.get((_shown(queue), epoch), 0) != high - low + 1:
+                own = (pc.field("queue") == _shown(queue)) & (pc.field("epoch") == epoch)
+                rows = events.filter(own).sort_by("n")
+                numbers, times = ints(rows.column("n")), microseconds(rows.column("ts"))
+                edges = np.concatenate(([low - 1], numbers, [high + 1]))
+                for place in np.flatnonzero(np.diff(edges) > 1).tolist():
+                    first, last = int(edges[place]) + 1, int(edges[place + 1]) - 1
+                    before = int(times[place - 1]) if place else None
+                    after = int(times[place]) if place < len(times) else now
+                    yield Loss(queue, TRIMMED, epoch, first, last, last - first + 1, before, after, now)
+
+
+def offsets_of(checkpoint: Path, number: int) -> tuple[dict[str, str] | None, dict[str, str]]:
+    """Return the offsets at which a micro-batch begins, None for the first one, and ends.
+
+    Spark writes them before the batch runs: a line with the version, one about the batch, one for each source.
+    Source: org.apache.spark.sql.execution.streaming.checkpointing.OffsetSeqLog
+    """
+
+    def at(number: int) -> dict[str, str]:
+        offset: dict[str, str] = json.loads((checkpoint / "offsets" / str(number)).read_text(encoding="utf-8").splitlines()[-1])
+        return offset
+
+    return (at(number - 1) if number else None), at(number)
+
+
+def _ranges(numbering: Offsets, start: str | None, end: str) -> list[Range]:
+    begin = 0 if start is None else numbering.position_of(entry_id(start))
+    return numbering.ranges(begin, numbering.position_of(entry_id(end)))
+
+
+def _passed_over(log: EventLog, loss: Loss) -> bool:
+    """Return whether the numbers are of entries that are no events: somebody else wrote them, and they are still there."""
+    first, last = f"{loss.epoch}-{loss.first}", f"{loss.epoch}-{loss.last}"
+    (entries,) = log.ask([("XRANGE", log.keys.queue(loss.queue).events, first, last, "COUNT", 1)])
+    return bool(entries)
+
+
+def _permille(setting: bytes | None) -> int:
+    """Return the share of messages whose events are written; a record that somebody else wrote says nothing of it."""
+    try:
+        found: Any = json.loads(setting or b"{}").get("permille", 1000)
+        return min(1000, max(1, int(found)))
+    except (ValueError, TypeError, AttributeError):
+        return 1000
+
+
+def _shown(queue: str) -> str:
+    """Return a queue's name as the column `queue` has it."""
+    return encode_name(queue).decode("utf-8", "replace")

@@ -1,0 +1,158 @@
+"""The table `losses`: events that the tables lack, and why. A figure is too low where one of them touches its period.
+
+`ingest` counts them with each micro-batch (`loss_counter.py`) and keeps them in its `_committed.json`, so each counts once. An
+aggregation puts them into the table.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import dataset, parquet
+
+from celery_redis_plus.spark.arrow_columns import microseconds
+from celery_redis_plus.spark.manifest import Manifest, RowBatch, batches, sources
+from celery_redis_plus.spark.schema import arrow, ddl
+
+#: Why events are missing: trimmed before they were read; not written as memory was full; left out by `event_log_sample`.
+TRIMMED, MEMORY_FULL, SAMPLED = "trimmed", "memory full", "sampled"
+_WHY = {
+    TRIMMED: "were trimmed before they were read",
+    MEMORY_FULL: "were not written, as memory was full",
+    SAMPLED: "were left out by event_log_sample (estimated)",
+}
+
+LOSS_COLUMNS = {
+    "queue": "string",
+    "why": "string",
+    "epoch": "bigint",
+    "first": "bigint",
+    "last": "bigint",
+    "count": "bigint",
+    "from_at": "timestamp",
+    "to_at": "timestamp",
+    "noted_at": "timestamp",
+}
+LOSS_DDL = ddl(LOSS_COLUMNS)
+_DAY_US = 86_400_000_000
+
+
+@dataclass(frozen=True)
+class Loss:
+    """Events of a queue that are missing.
+
+    Attributes:
+        queue: its name.
+        why: `TRIMMED`, `MEMORY_FULL` or `SAMPLED`.
+        epoch: of the queue's event log.
+        first, last: the numbers of the events in that epoch; of `MEMORY_FULL`, in the log's count of unwritten events; None where
+            they have none.
+        count: how many; of `SAMPLED`, an estimate.
+        from_at, to_at: they happened between these times, µs since the epoch; None is not known.
+        noted_at: when it was found, µs.
+    """
+
+    queue: str
+    why: str
+    epoch: int
+    first: int | None
+    last: int | None
+    count: int
+    from_at: int | None
+    to_at: int | None
+    noted_at: int
+
+    def __str__(self) -> str:
+        """Return a sentence about it."""
+        numbers = f", {self.epoch}-{self.first} to {self.epoch}-{self.last}," if self.why == TRIMMED else ""
+        return f"queue {self.queue!r}: {self.count:,} events{numbers} {_WHY[self.why]}"
+
+
+def sentence(counts: Iterable[tuple[str, int]]) -> str:
+    """Return what is missing, of (why, how many events); '' where nothing is."""
+    return ", ".join(f"{count:,} events {_WHY[why]}" for why, count in counts if count)
+
+
+def noted(root: Path, manifest: Manifest) -> list[Loss]:
+    """Return all losses that are known, also those that no aggregation has put into the table yet."""
+    return [*_stored(root, manifest), *_pending(batches(root), manifest)]
+
+
+def collect(root: Path, manifest: Manifest) -> Manifest:
+    """Put the losses of new micro-batches into the table; return the manifest then. The caller holds the tables' lock."""
+    incoming = batches(root)
+    pending = _pending(incoming, manifest)
+    if not pending:
+        return manifest
+    rows = _merged([*_stored(root, manifest), *(_dated(root, manifest, loss) for loss in pending)])
+    new = replace(manifest, version=manifest.version + 1)
+    # As the other tables have it: the next aggregation removes directories of this form that no manifest names.
+    new.losses = f"losses/v{new.version:08}/day=all"
+    shutil.rmtree((root / new.losses).parent, ignore_errors=True)
+    (root / new.losses).mkdir(parents=True)
+    table = pa.Table.from_pylist([asdict(loss) for loss in rows], schema=arrow(LOSS_COLUMNS))
+    parquet.write_table(table, root / new.losses / "losses.parquet")
+    new.counted = [batch.name for batch in incoming if batch.losses]
+    new.write(root)
+    return new
+
+
+def _stored(root: Path, manifest: Manifest) -> list[Loss]:
+    if not manifest.losses:
+        return []
+    table = parquet.read_table(root / manifest.losses / "losses.parquet")
+    for name in ("from_at", "to_at", "noted_at"):
+        table = table.set_column(table.schema.get_field_index(name), name, table.column(name).cast(pa.int64()))
+    return [Loss(**row) for row in table.to_pylist()]
+
+
+def _pending(incoming: Iterable[RowBatch], manifest: Manifest) -> list[Loss]:
+    counted = set(manifest.counted)
+    return [Loss(**loss) for batch in incoming if batch.name not in counted for loss in batch.losses]
+
+
+def _merged(losses: Sequence[Loss]) -> list[Loss]:
+    """Return the losses, of those that are no ranges of numbers one a queue and day: a micro-batch may have one of each queue."""
+    found: list[Loss] = []
+    days: dict[tuple[object, ...], Loss] = {}
+    for loss in losses:
+        if loss.why == TRIMMED:
+            found.append(loss)
+            continue
+        key = (loss.queue, loss.why, loss.epoch, loss.noted_at // _DAY_US)
+        other = days.get(key)
+        days[key] = loss if other is None else _together(other, loss)
+    return found + list(days.values())
+
+
+def _together(one: Loss, other: Loss) -> Loss:
+    def least(first: int | None, second: int | None) -> int | None:
+        return None if first is None or second is None else min(first, second)
+
+    def most(first: int | None, second: int | None) -> int | None:
+        return None if first is None or second is None else max(first, second)
+
+    return replace(
+        one,
+        first=least(one.first, other.first),
+        last=most(one.last, other.last),
+        count=one.count + other.count,
+        from_at=least(one.from_at, other.from_at),
+        to_at=most(one.to_at, other.to_at),
+        noted_at=max(one.noted_at, other.noted_at),
+    )
+
+
+def _dated(root: Path, manifest: Manifest, loss: Loss) -> Loss:
+    """Return a loss with the time of the event before it, which another micro-batch has read."""
+    if loss.why != TRIMMED or loss.from_at is not None or not loss.first or loss.first == 1:
+        return loss
+    paths = [str(root / file) for of_day in sources(root, manifest).values() for files in of_day.values() for file in files]
+    before = (pc.field("queue") == loss.queue) & (pc.field("epoch") == loss.epoch) & (pc.field("n") == loss.first - 1)
+    found = dataset.dataset(paths, format="parquet").to_table(columns=["ts"], filter=before)
+    return replace(loss, from_at=int(microseconds(found.column("ts"))[0])) if found.num_rows else loss
