@@ -122,6 +122,11 @@ def translate(exc: Exception, address: Place, about: str = "") -> Exception:
     return translated
 
 
+def concerns_keys(error: redis_errors.ResponseError) -> bool:
+    """Return whether a translated error reply is about what the keys of its call hold, and not about the server or the user."""
+    return type(error) is redis_errors.ResponseError or isinstance(error, WrongKeyType)
+
+
 def _kind(exc: Exception) -> type[CeleryRedisPlusError] | None:
     # redis-py packs what the operating system or OpenSSL said into an error of its own.
     if isinstance(exc, redis_errors.ConnectionError) and isinstance(exc.__context__, ssl.SSLError):

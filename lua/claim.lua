@@ -9,10 +9,10 @@
 --       and events), then per queue: how many of its messages the consumer has in work (none = it may take as many as it likes)
 -- Returns { more, header, payload, header, payload, ... }: `more` lists, space-separated, the numbers of the queues that still
 -- have ready messages, and with a minus sign those that only `claim_restricted` may take from; where acked messages of queues
--- stand elsewhere than in the index, follows '|' and the numbers of these queues: `ack` has to remove them; where a queue cannot be
--- claimed from, '!', the number of the first, and why: the others are. A header is
--- 'queue-number tag claim failures seen', and behind that 'expired' of a Celery task that the worker has to revoke. Queues that the
--- call did not come to are listed first.
+-- stand elsewhere than in the index, follows '|' and the numbers of these queues: `ack` has to remove them; for each queue that
+-- cannot be claimed from follows '!', its number, and why: a key of another type, or a field that is no number, is its own matter.
+-- A header is 'queue-number tag claim failures seen', and behind that 'expired' of a Celery task that the worker has to revoke.
+-- Queues that the call did not come to are listed first.
 -- Bound: 500 ready entries over all queues, taken or passed (they expired, or their hash is gone); the caller goes on with `more`.
 -- @include claim_messages
 
@@ -41,7 +41,7 @@ for q = 1, queues do
 end
 local looked_at = open
 
-local to_ack, failure = '', nil
+local to_ack = ''
 if ARGV[7] ~= '0' then
   local acked = {}
   for at = 8, first_held - 2, 2 do
@@ -54,10 +54,12 @@ if ARGV[7] ~= '0' then
     local hashes = {}
     for i, tag in ipairs(tags) do hashes[i] = KEYS[base + 3] .. tag end
     redis.call('UNLINK', unpack(hashes))
-    if redis.call('ZREM', KEYS[base + 2], unpack(tags)) < #tags then to_ack = to_ack .. (to_ack == '' and '|' or ' ') .. q end
+    local removed = redis.pcall('ZREM', KEYS[base + 2], unpack(tags))
+    if type(removed) ~= 'number' or removed < #tags then to_ack = to_ack .. (to_ack == '' and '|' or ' ') .. q end
   end
 end
 
+local failed = ''
 while credit > 0 and bytes > 0 and room > 0 and #open > 0 do
   local still = {}
   for i, q in ipairs(open) do
@@ -66,52 +68,58 @@ while credit > 0 and bytes > 0 and room > 0 and #open > 0 do
     -- So that one full of expired messages leaves the others their look.
     if share then count = math.ceil(count / (#open - i + 1)) end
     local base = (q - 1) * WIDTH
-    -- The consumer's fair part of a burst: what all have, ready and in work, by the number of consumers, less what it has; and of
-    -- what is ready at least its part, so that it does not have to come for the messages one by one. A backlog is enough for all.
     local part, held = count, ARGV[first_held - 1 + q]
-    local consumers = held and count > 1 and redis.call('ZCARD', KEYS[base + 8]) or 1
-    if consumers > 1 then
-      local ready = redis.call('ZCARD', KEYS[base + 1])
-      if ready < count * consumers then
-        local in_work = redis.call('ZCARD', KEYS[base + 2])
+    if held and count > 1 then
+      -- A key of another type has no members: the claim itself tells of it, where it needs it.
+      local function size(key)
+        local members = redis.pcall('ZCARD', key)
+        return type(members) == 'number' and members or 0
+      end
+      -- The consumer's fair part of a burst: what all have, ready and in work, by the number of consumers, less what it has; and of
+      -- what is ready at least its part, so that it does not have to come for the messages one by one. A backlog is enough for all.
+      local consumers = size(KEYS[base + 8])
+      local ready = consumers > 1 and size(KEYS[base + 1])
+      if ready and ready < count * consumers then
+        local in_work = size(KEYS[base + 2])
         part = math.min(count, math.max(math.ceil((ready + in_work) / consumers) - held, math.ceil(ready / consumers), 1))
       end
     end
-    local before = #reply
+    local before, bytes_before = #reply, bytes
     local fine, taken, left, passed =
       pcall(claim_messages, q, part, KEYS[base + 1], KEYS[base + 2], KEYS[base + 3], KEYS[base + 5], KEYS[base + 6], KEYS[base + 7])
     if not fine then
+      failed = failed .. '!' .. q .. ' ' .. string.gsub(type(taken) == 'table' and taken.err or tostring(taken), '!', ' ')
       -- What it has not taken out of the queue is still there.
-      if taken_out == 1 and queues == 1 then return error(taken, 0) end
       for i = #reply, taken_out + 1, -1 do reply[i] = nil end
-      failure = failure or '!' .. q .. ' ' .. (type(taken) == 'table' and taken.err or tostring(taken))
-      taken, left = (#reply - before) / 2, true
-      passed = taken
+      taken = (#reply - before) / 2
+      left, passed = taken == 0, taken
+      if left then bytes = bytes_before end
     end
     drained[q] = left
     credit, room = credit - taken, room - passed
-    if not drained[q] and part == count then still[#still + 1] = q end
+    if fine and not left and part == count then still[#still + 1] = q end
   end
   open = still
 end
--- nil: it was not looked into. Such a queue is the first that the next claim comes to.
-local function comes_first(q, other)
-  if (drained[q] == nil) == (drained[other] == nil) then return q < other end
-  return drained[q] == nil
+if room <= 0 then
+  -- nil: it was not looked into. Such a queue is the first that the next claim comes to.
+  table.sort(looked_at, function(q, other)
+    if (drained[q] == nil) == (drained[other] == nil) then return q < other end
+    return drained[q] == nil
+  end)
 end
-if room <= 0 then table.sort(looked_at, comes_first) end
 for _, q in ipairs(looked_at) do
   local base = (q - 1) * WIDTH
   if drained[q] == false or drained[q] == nil and redis.call('EXISTS', KEYS[base + 1]) == 1 then
     if not notified[q] then
       redis.call('ZADD', KEYS[base + 4], 0, 'work')
-      local ttl = redis.call('HGET', KEYS[base + 5], 'ttl')
-      if ttl then redis.call('PEXPIRE', KEYS[base + 4], ttl, 'NX') end
+      local ttl = redis.pcall('HGET', KEYS[base + 5], 'ttl')
+      if type(ttl) == 'string' then redis.pcall('PEXPIRE', KEYS[base + 4], ttl, 'NX') end
     end
     more[#more + 1] = q
   elseif notified[q] then
     redis.call('DEL', KEYS[base + 4])
   end
 end
-reply[1] = table.concat(more, ' ') .. to_ack .. (failure or '')
+reply[1] = table.concat(more, ' ') .. to_ack .. failed
 return reply

@@ -203,7 +203,9 @@ class Fetcher:
         return True
 
     def _result(self, batch: Batch) -> FetchResult:
-        return self._restricted_queues.learn(batch) if batch.restricted else FetchResult(batch.messages, batch.more)
+        if batch.restricted or batch.failures:
+            return self._restricted_queues.learn(batch)
+        return FetchResult(batch.messages, batch.more)
 
     def _send(self, consumers: QueueConsumers, request: FetchRequest) -> None:
         """Send a claim without waiting for its reply: of `MAX_QUEUES` queues at most, and for their part of the credit."""

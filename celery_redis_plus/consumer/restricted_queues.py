@@ -14,6 +14,8 @@ from itertools import groupby
 from math import ceil
 from typing import TYPE_CHECKING
 
+from redis.exceptions import ResponseError
+
 from celery_redis_plus import clock
 from celery_redis_plus.broker.consumers.claims import MAX_CLAIMED_BYTES, MAX_QUEUES, Batch, Look, State
 from celery_redis_plus.errors import AccessRefused, ResourceLocked
@@ -28,6 +30,8 @@ logger = logging.getLogger(__name__)
 
 #: Seconds after which a consumer asks again for a queue that another one has alone.
 REFUSED_AGAIN_S = 5.0
+#: Seconds after which a queue is asked again that cannot be claimed from.
+FAILED_AGAIN_S = 5.0
 #: States that end a consumer -> why, for the log.
 ENDS = {
     State.LOCKED: "and belongs to another connection",
@@ -119,7 +123,10 @@ class RestrictedQueues:
     def learn(self, batch: Batch) -> FetchResult:
         """Return what a plain claim brought, and remember which of its queues have rules; they are asked again."""
         self.names.update(batch.restricted)
-        return FetchResult(batch.messages, [*batch.more, *batch.restricted])
+        result = FetchResult(batch.messages, [*batch.more, *batch.restricted])
+        if batch.failures:
+            result.recheck_at.update(dict.fromkeys(batch.failures, clock.now_s() + FAILED_AGAIN_S))
+        return result
 
     def claim(self, request: FetchRequest) -> FetchResult:
         """Claim what is requested, with several calls if need be. Raises as `ClaimCommands.claim` does."""
@@ -150,6 +157,7 @@ class RestrictedQueues:
                 found = self.learn(self._claim_commands.claim(names, share, share=request.share, held=unacked))
                 result.messages.extend(found.messages)
                 result.more.extend(found.more)
+                result.recheck_at.update(found.recheck_at)
             room -= sum(len(message.body or b"") for message in result.messages[before:])
 
     def _parts(self, queues: Sequence[str]) -> Iterator[Sequence[str]]:
@@ -163,7 +171,14 @@ class RestrictedQueues:
     # -- by the rules ------------------------------------------------------------------------------------------------------
 
     def _claim_restricted(self, result: FetchResult, consumer: Consumer, count: int, credit: int) -> None:
-        """Claim from the consumer's queue."""
+        """Claim from the consumer's queue; where what its keys hold makes that impossible, it alone is asked again later."""
+        try:
+            self._claim_by_rules(result, consumer, count, credit)
+        except ResponseError as error:
+            self._claim_commands.contain(error, consumer.queue)
+            result.recheck_at[consumer.queue] = clock.now_s() + FAILED_AGAIN_S
+
+    def _claim_by_rules(self, result: FetchResult, consumer: Consumer, count: int, credit: int) -> None:
         queue, asked_at = consumer.queue, clock.now_s()
         known = self._activations.get(consumer.id, b"")
         look = self._looks.get(consumer.id)
@@ -259,12 +274,15 @@ class RestrictedQueues:
         Raises:
             ResourceLocked: the queue has a single active consumer, or belongs to another connection.
             AccessRefused: it has an exclusive consumer.
+            redis.exceptions.ResponseError: what its keys hold makes it impossible.
         """
         commands = self._claim_commands
         batch = commands.claim([queue], 1, share=False)
         while batch.more and not batch.messages:
             # All that the call came to had expired.
             batch = commands.claim([queue], 1, share=False)
+        if queue in batch.failures and not batch.messages:
+            raise commands.error_of(queue, batch.failures[queue])
         if not batch.restricted:
             return batch.messages
         reply = commands.claim_restricted(queue, 1, "", credit=1, activations=b"")

@@ -125,9 +125,13 @@ local function claim_messages(q, count, ready, index, message, meta, expiry, del
   end
   if #expiring > 0 then redis.call('ZREM', expiry, unpack(expiring)) end
   if taken > 0 then
-    -- A record that has just expired must not come back as a counter.
-    if redis.call('HINCRBY', meta, 'delivered', taken) == taken and redis.call('HEXISTS', meta, 'id') == 0 then
-      redis.call('DEL', meta)
+    local delivered = redis.pcall('HINCRBY', meta, 'delivered', taken)
+    if delivered == taken then
+      -- A record that has just expired must not come back as a counter.
+      if redis.call('HEXISTS', meta, 'id') == 0 then redis.call('DEL', meta) end
+    elseif type(delivered) == 'table' then
+      -- No number: it counts anew.
+      redis.call('HSET', meta, 'delivered', taken)
     end
   end
   if passed > 0 and not is_plain(found[1]) and for_flagged().is_bounded(found[1]) then

@@ -6,13 +6,16 @@ The call carries the acks that wait for company: at prefetch 1 each message then
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
+from redis.exceptions import ResponseError
+
 from celery_redis_plus.broker.consumers.failures import log_deaths, read_deaths
 from celery_redis_plus.broker.line_interval import LineInterval
+from celery_redis_plus.error_translation import concerns_keys, translate
 from celery_redis_plus.events import pack_text, unpack_text
 from celery_redis_plus.keys import decode_name
 from celery_redis_plus.scripts import script
@@ -49,6 +52,8 @@ class Batch:
     more: list[str]
     #: Queues with rules for their consumers, which only the script `claim_restricted` may take from; none was looked at.
     restricted: list[str] = field(default_factory=list)
+    #: Queues that cannot be claimed from -> why: what their keys hold.
+    failures: Mapping[str, str] = field(default_factory=dict)
 
 
 class State(Enum):
@@ -193,16 +198,27 @@ class ClaimCommands:
 
     def read(self, reply: Sequence[bytes], names: Sequence[str]) -> Batch:
         """Return what a claim of the queues `names` brought, from the script's reply; log where it could not claim from one."""
-        numbers, _, failure = reply[0].partition(b"!")
-        if failure:
-            number, _, why = failure.decode(errors="replace").partition(" ")
-            queue = names[int(number) - 1]
-            if times := self._failed.add(queue):
-                logger.error(
-                    "queue %r cannot be claimed from (%s), others can; that happened %d time(s) since the last such line",
-                    queue, why, times, extra={"queue": queue},
-                )  # fmt: skip
-        return batch_of(numbers, reply, names)
+        batch = batch_of(reply, names)
+        for queue, why in batch.failures.items():
+            self._log_failure(queue, why)
+        return batch
+
+    def contain(self, error: ResponseError, queue: str) -> None:
+        """Log that a queue cannot be claimed from; raise `error` where it is not about what the keys of the queue hold."""
+        if not concerns_keys(error):
+            raise error
+        self._log_failure(queue, str(error))
+
+    def error_of(self, queue: str, why: str) -> Exception:
+        """Return the error for one of a batch's `failures`."""
+        return translate(ResponseError(why), self._commands.connector.address, f"claiming from queue {queue!r}")
+
+    def _log_failure(self, queue: str, why: str) -> None:
+        if times := self._failed.add(queue):
+            logger.error(
+                "queue %r cannot be claimed from (%s), others can; that happened %d time(s) since the last such line",
+                queue, why, times, extra={"queue": queue},
+            )  # fmt: skip
 
     def _take_acks(self, names: Sequence[str]) -> Sequence[UnackedMessage]:
         return () if self._acknowledger is None else self._acknowledger.take_for_claim(names)
@@ -210,8 +226,7 @@ class ClaimCommands:
     def _settle_acks(self, acks: Sequence[UnackedMessage], reply: Sequence[bytes] | None, names: Sequence[str]) -> None:
         """Note what became of the acks that went with a claim; `reply` None: the server has not answered."""
         if acks and self._acknowledger is not None:
-            listed = b"" if reply is None else reply[0].partition(b"!")[0].partition(b"|")[2]
-            again = None if reply is None else [names[int(number) - 1] for number in listed.split()]
+            again = None if reply is None else [names[int(number) - 1] for number in first_entry(reply)[1].split()]
             self._acknowledger.settle_claimed(acks, again)
 
     def _call(
@@ -286,17 +301,32 @@ class ClaimCommands:
         return body
 
 
-def batch_of(more: bytes, reply: Sequence[bytes], names: Sequence[str]) -> Batch:
-    """Return what a claim of the queues `names` brought, from the script's reply and the list at its beginning."""
-    if not more:
+def first_entry(reply: Sequence[bytes]) -> tuple[bytes, bytes, list[bytes]]:
+    """Split the first entry of a claim's reply (`lua/claim.lua`).
+
+    Returns:
+        The numbers of queues with more messages, those of queues whose acks were not all carried out, and for each queue that
+        cannot be claimed from its number and why.
+    """
+    numbers, *failures = reply[0].split(b"!")
+    more, _, acks = numbers.partition(b"|")
+    return more, acks, failures
+
+
+def batch_of(reply: Sequence[bytes], names: Sequence[str]) -> Batch:
+    """Return what a claim of the queues `names` brought, from the script's reply."""
+    if not reply[0]:
         return Batch(claimed_messages(reply, names), [])
-    if len(names) == 1 and more == b"1":
+    if len(names) == 1 and reply[0] == b"1":
         return Batch(claimed_messages(reply, names), list(names))
-    numbers = [int(number) for number in more.partition(b"|")[0].split()]
+    more, _, failed = first_entry(reply)
+    numbers = [int(number) for number in more.split()]
+    failures = (text.decode(errors="replace").partition(" ") for text in failed)
     return Batch(
         claimed_messages(reply, names),
         [names[number - 1] for number in numbers if number > 0],
         [names[-number - 1] for number in numbers if number < 0],
+        {names[int(number) - 1]: why for number, _, why in failures},
     )
 
 

@@ -90,25 +90,36 @@ def test_a_message_that_stands_elsewhere_by_now_is_acked_by_the_maintenance_task
     carrying.check()
 
 
-@pytest.mark.parametrize("failure", ["refused", "lost"])
-def test_acks_of_a_claim_that_fails_are_deferred(carrying, failure):
+def test_acks_of_a_claim_that_is_lost_are_deferred(carrying):
     carrying.declare("q")
     carrying.publish("q", b"1", b"2")
     (first,) = hold(carrying, "q", credit=1)
     ack(carrying, first)
-    if failure == "refused":
-        carrying.client.rename("queue:{q}", "elsewhere")
-        carrying.client.set("queue:{q}", "no sorted set")
-    else:
-        carrying.client.client_kill_filter(_id=carrying.commands.command("CLIENT", "ID"))
+    carrying.client.client_kill_filter(_id=carrying.commands.command("CLIENT", "ID"))
     with pytest.raises(RedisError):
         carrying.claim("q", credit=1)
     assert carrying.unacked_messages.take_deferred() == [first]
     assert first.settlement is Settlement.ACK
-    if failure == "refused":
-        carrying.client.rename("elsewhere", "queue:{q}")
     carrying.acknowledger.settle([first], Settlement.ACK)
     assert len(carrying.unacked_messages) == 0
+    carrying.check()
+
+
+@pytest.mark.parametrize("damaged", ["messages_index:{bad}", "queue:{bad}"])
+def test_acks_fail_for_a_damaged_queue_alone_and_the_claim_goes_on(carrying, damaged):
+    carrying.declare("bad", "q")
+    carrying.publish("bad", b"1", b"2")
+    carrying.publish("q", b"3", b"4")
+    ack(carrying, *hold(carrying, "bad", credit=1), *hold(carrying, "q", credit=1))
+    carrying.client.rename(damaged, "elsewhere")
+    carrying.client.set(damaged, "foreign")
+    assert carrying.bodies("bad", "q") == [b"4"]
+    deferred = carrying.unacked_messages.take_deferred()
+    assert [message.queue for message in deferred] == ["bad"] * damaged.startswith("messages_index")
+    carrying.client.rename("elsewhere", damaged)
+    carrying.acknowledger.settle(deferred, Settlement.ACK)
+    assert len(carrying.unacked_messages) == 0
+    assert carrying.bodies("bad") == [b"2"]
     carrying.check()
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import ResponseError
 
+from celery_redis_plus.broker.consumers.claims import MAX_CLAIMED_BYTES
+from celery_redis_plus.broker.consumers.registry import Consumer
 from celery_redis_plus.broker.consumers.settlement import Settlement
 from celery_redis_plus.broker.queues.queues import Queues
 from celery_redis_plus.event_log.settings import EventLogSettings
@@ -55,13 +57,13 @@ def test_heartbeats_and_settlements_of_its_neighbours_go_on(redis_client):
     broker.commands.close()
 
 
-def test_a_claim_that_cannot_write_the_index_leaves_all_messages_ready(redis_client):
+def test_a_claim_that_cannot_write_the_index_leaves_all_messages_ready(redis_client, caplog):
     broker = make_broker(redis_client)
     broker.declare("q")
     broker.publish("q", b"a", b"b")
     redis_client.set("messages_index:{q}", "foreign")
-    with pytest.raises(RedisError, match="WRONGTYPE"):
-        broker.claim("q")
+    assert broker.claim("q") == []
+    assert "queue 'q' cannot be claimed from (WRONGTYPE" in caplog.text
     redis_client.delete("messages_index:{q}")
     assert broker.bodies("q") == [b"a", b"b"]
     broker.commands.close()
@@ -76,8 +78,47 @@ def test_a_claim_goes_on_with_other_queues_where_one_record_is_damaged(redis_cli
     broker.publish("q", b"3")
     redis_client.hset("meta:{bad}", field, "text")
     assert broker.bodies("bad", "q") == [b"1", b"2", b"3"]
-    assert ("queue 'bad' cannot be claimed from" in caplog.text) == (field == "delivered")
+    assert "cannot be claimed from" not in caplog.text
     assert redis_client.zcard("messages_index:{bad}") == 2
+    assert redis_client.hget("meta:{bad}", "delivered") == b"2"
+    broker.commands.close()
+
+
+@pytest.mark.parametrize("kind", ["queue", "messages_index", "consumers"])
+def test_a_claim_that_leaves_others_their_part_goes_on_beside_a_damaged_queue(redis_client, kind):
+    broker = make_broker(redis_client)
+    broker.declare("bad", "q")
+    broker.publish("bad", b"1")
+    broker.publish("q", b"2")
+    for number in range(2):
+        broker.consumers.join(Consumer(f"c.{number}", "bad", "tag"))
+    redis_client.delete(f"{kind}:{{bad}}")
+    redis_client.set(f"{kind}:{{bad}}", "foreign")
+    batch = broker.claim_commands.claim(["bad", "q"], 10, share=True, held=[0, 0])
+    assert [message.body for message in batch.messages] == [b"1"] * (kind == "consumers") + [b"2"]
+    assert list(batch.failures) == ["bad"] * (kind != "consumers")
+    broker.commands.close()
+
+
+def test_what_a_damaged_queue_has_read_in_vain_does_not_count_for_others(redis_client):
+    broker = make_broker(redis_client)
+    broker.declare("bad", "q")
+    broker.publish("bad", b"x" * MAX_CLAIMED_BYTES)
+    broker.publish("q", b"2")
+    redis_client.set("messages_index:{bad}", "foreign")
+    assert broker.bodies("bad", "q") == [b"2"]
+    broker.commands.close()
+
+
+def test_each_queue_that_cannot_be_claimed_from_is_named(redis_client):
+    broker = make_broker(redis_client)
+    broker.declare("bad", "q", "worse")
+    broker.publish("q", b"1", b"2")
+    for queue in ("bad", "worse"):
+        redis_client.set(f"queue:{{{queue}}}", "foreign")
+    batch = broker.claim_commands.claim(["bad", "q", "worse"], 9, share=False)
+    assert len(batch.messages) == 2
+    assert {queue: why.partition(" ")[0] for queue, why in batch.failures.items()} == {"bad": "WRONGTYPE", "worse": "WRONGTYPE"}
     broker.commands.close()
 
 

@@ -77,7 +77,7 @@ class InMemoryClaims:
         done(reply, None)
 
     def read(self, reply: Sequence[bytes], names: Sequence[str]) -> Batch:
-        return batch_of(reply[0], reply, names)
+        return batch_of(reply, names)
 
     def claim_restricted(
         self, queue: str, count: int, consumer: str, *, credit: int, activations: bytes, look: Any = None
