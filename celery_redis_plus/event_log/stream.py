@@ -17,6 +17,7 @@ from celery_redis_plus.connection.refused_keys import RefusedKeys
 from celery_redis_plus.error_translation import translate
 from celery_redis_plus.errors import EventsLost, InvalidArgument, NoEvents, UnknownEventSchema
 from celery_redis_plus.event_log.offsets import Id, Offsets
+from celery_redis_plus.event_log.settings import recorded
 from celery_redis_plus.events import SCHEMA_VERSION, ended_epochs, entry_id, read_entry
 from celery_redis_plus.keys import Keys, decode_name
 
@@ -28,6 +29,13 @@ if TYPE_CHECKING:
 
 #: A stream entry as the server gives it: id, and its fields and values in one list.
 Entry = Sequence[Any]
+
+#: Entries asked for in one command where they have payloads, of 1 MB each at most.
+PAYLOADS_A_REPLY = 32
+#: Bytes of payloads in a list of entries.
+PAYLOAD_BYTES = 32 * 1024 * 1024
+#: Commands that are sent before the first of their replies is read.
+REPLIES_AHEAD = 2
 
 #: Characters that make a name a pattern.
 _WILD = frozenset("*?[")
@@ -127,19 +135,31 @@ class EventLog:
     def chunks(self, queue: str, epoch: int, low: int, high: int, size: int) -> Iterator[list[Entry]]:
         """Yield the entries `epoch`-`low` to `epoch`-`high` in lists of at most `size`; one that was trimmed is missing.
 
-        The next chunk is asked for before the last one is handed out, so that the server works while the caller decodes.
+        The next ones are asked for before a list is handed out, so that the server works while the caller decodes. A payload may
+        have 1 MB: a list has 32 MB of them at most, and so has a reply. Small replies come first, and grow where none has one.
         """
-        key = self.keys.queue(queue).events
-        bounds = [(first, min(first + size - 1, high)) for first in range(low, high + 1, size)]
-        asked = 0
-        for done in range(len(bounds)):
-            while asked < min(done + 2, len(bounds)):
-                first, last = bounds[asked]
-                self._send([("XRANGE", key, f"{epoch}-{first}", f"{epoch}-{last}")])
-                asked += 1
+        keys = self.keys.queue(queue)
+        (setting,) = self.ask([("HGET", keys.meta, "event_log")])
+        most = min(size, PAYLOADS_A_REPLY) if recorded(setting).get("payload") else size
+        width, asked, unread = min(size, PAYLOADS_A_REPLY), low, 0
+        held: list[Entry] = []
+        held_bytes = 0
+        while asked <= high or unread:
+            while asked <= high and unread < REPLIES_AHEAD:
+                self._send([("XRANGE", keys.events, f"{epoch}-{asked}", f"{epoch}-{min(asked + width - 1, high)}")])
+                asked, unread = asked + width, unread + 1
             with _without_collections():
                 entries = self._read()
-            yield entries
+            unread -= 1
+            payloads = _payload_bytes(entries)
+            width = min(size, PAYLOADS_A_REPLY) if payloads else min(most, 2 * width)
+            if held and (len(held) + len(entries) > size or held_bytes + payloads > PAYLOAD_BYTES):
+                yield held
+                held, held_bytes = [], 0
+            held += entries
+            held_bytes += payloads
+        if held:
+            yield held
 
     def first_after(self, numbering: Offsets, ms: int) -> int:
         """Return the position before the first event whose `ts` is `ms` (since the epoch) or later, by bisection.
@@ -213,6 +233,10 @@ class EventLog:
         self.close()
         translated = translate(error, self.address)
         raise translated from (None if translated is error else error)
+
+
+def _payload_bytes(entries: Sequence[Entry]) -> int:
+    return sum(sum(map(len, fields)) for _, fields in entries if len(fields) > 2)
 
 
 @contextmanager

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 #: Events a micro-batch: each costs about a second however few it has.
 EVENTS_A_BATCH = 500_000
+#: Events a task at least, where a micro-batch is divided among all of Spark's cores: each task makes a file.
+EVENTS_A_TASK = 10_000
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,8 @@ def start(
 ) -> StreamingQuery:
     """Begin to stream events into `root`, where the last run stopped.
 
+    A micro-batch makes at most as many files a day as Spark has cores, however many queues there are.
+
     Args:
         spark: the session.
         root: the folder of tables; on a cluster, one that all nodes see under the same name.
@@ -60,6 +64,8 @@ def start(
         holds_lock: the caller keeps other ingests out of `root`; else each micro-batch does, while it is written.
     """
     options = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": EVENTS_A_BATCH, **source}
+    share = -(-int(options["maxOffsetsPerTrigger"]) // spark.sparkContext.defaultParallelism)
+    options.setdefault("maxRecordsPerPartition", max(share, EVENTS_A_TASK))
     frame = spark.readStream.format("celery_redis").options(**options).load()
     checkpoint = root / "checkpoint" / "events"
 

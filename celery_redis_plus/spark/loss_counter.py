@@ -6,13 +6,14 @@ import json
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import dataset
 
+from celery_redis_plus.event_log.settings import recorded
 from celery_redis_plus.event_log.stream import EventLog
 from celery_redis_plus.events import entry_id
 from celery_redis_plus.keys import encode_name
@@ -147,12 +148,9 @@ def _passed_over(log: EventLog, loss: Loss) -> bool:
 
 
 def _permille(setting: bytes | None) -> int:
-    """Return the share of messages whose events are written; a record that somebody else wrote says nothing of it."""
-    try:
-        found: Any = json.loads(setting or b"{}").get("permille", 1000)
-        return min(1000, max(1, int(found)))
-    except (ValueError, TypeError, AttributeError):
-        return 1000
+    """Return the share of messages whose events are written."""
+    found = recorded(setting).get("permille")
+    return found if isinstance(found, int) and 0 < found < 1000 else 1000
 
 
 def _shown(queue: str) -> str:

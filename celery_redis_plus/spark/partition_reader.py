@@ -1,4 +1,4 @@
-"""Reads a range of a queue's events as Arrow batches: the work of one Spark task, also usable without Spark."""
+"""Reads a range of a queue's events as Arrow batches: the work of a Spark task, also usable without Spark."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def read_range(
     *,
     fetch_size: int = 5000,
     fail_on_data_loss: bool = True,
-    on_loss: Callable[[int], None] = lambda _lost: None,
+    on_loss: Callable[[str, int], None] = lambda _queue, _lost: None,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the events of `part`, in order.
 
-    With `fail_on_data_loss` off, `on_loss` is called with how many were trimmed after the read was planned.
+    With `fail_on_data_loss` off, `on_loss` is called with the queue and how many were trimmed after the read was planned.
 
     Raises:
         EventsLost: some were; not with `fail_on_data_loss` off.
@@ -42,7 +42,7 @@ def read_range(
             events = batch(part.queue, entries)
             passed_over.add(part.queue, len(entries) - events.num_rows)
             yield events
-    wanted = part.high - part.low + 1
+    wanted = part.count
     if found == wanted:
         return
     message = (
@@ -52,4 +52,4 @@ def read_range(
     if fail_on_data_loss:
         raise EventsLost(f"{message}. Keep more (event_log_maxlen, event_log_max_age) or register a readerName")
     logger.warning("%s (failOnDataLoss=false)", message)
-    on_loss(wanted - found)
+    on_loss(part.queue, wanted - found)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from celery_redis_plus.errors import EventsLost, InvalidArgument
@@ -26,12 +26,21 @@ EARLIEST, LATEST = -2, -1
 
 @dataclass(frozen=True, slots=True)
 class EventRange:
-    """Events that one task reads: those of `queue` from `epoch`-`low` to `epoch`-`high`."""
+    """Events of `queue` from `epoch`-`low` to `epoch`-`high`."""
 
     queue: str
     epoch: int
     low: int
     high: int
+
+    @property
+    def count(self) -> int:
+        """How many they are."""
+        return self.high - self.low + 1
+
+
+#: What one task reads.
+Partition = tuple[EventRange, ...]
 
 
 class Planner:
@@ -85,13 +94,13 @@ class Planner:
         return start | {queue: _text(numberings[queue].id(end[queue])) for queue in numberings if end[queue] or queue in start}
 
     def event_ranges(self, start: Offset, end: Offset) -> list[EventRange]:
-        """Return the events between two offsets, split into partitions.
+        """Return the events between two offsets.
 
         Raises:
             EventsLost: with `failOnDataLoss`, some of them are gone.
         """
         numberings = self.numberings()
-        ranges = []
+        ranges: list[EventRange] = []
         for queue, position in end.items():
             numbering = numberings.get(queue)
             if numbering is None:
@@ -103,26 +112,38 @@ class Planner:
                 gone = min(numbering.trimmed, high)
                 self._on_loss(queue, loss_message(numbering, low, gone), gone - low)
                 low = gone
-            ranges += [(queue, *piece) for piece in numbering.ranges(low, high)]
-        return self._split(ranges)
+            ranges += [EventRange(queue, *piece) for piece in numbering.ranges(low, high)]
+        return ranges
+
+    def partitions(self, start: Offset, end: Offset) -> list[Partition]:
+        """Return the events between two offsets, divided among tasks: as few as the options allow, each with the same number.
+
+        A task costs a second and makes a file, whatever it reads, so it reads ranges of many queues.
+
+        Raises:
+            EventsLost: as `event_ranges`.
+        """
+        ranges = self.event_ranges(start, end)
+        everything = sum(part.count for part in ranges)
+        count = max(math.ceil(everything / self.options.max_records_per_partition), self.options.min_partitions or 1)
+        size = max(1, math.ceil(everything / count))
+        partitions: list[list[EventRange]] = []
+        room = 0
+        for part in ranges:
+            low = part.low
+            while low <= part.high:
+                if not room:
+                    partitions.append([])
+                    room = size
+                high = min(part.high, low + room - 1)
+                partitions[-1].append(replace(part, low=low, high=high))
+                room -= high - low + 1
+                low = high + 1
+        return [tuple(partition) for partition in partitions]
 
     def lag(self, start: Offset) -> int:
         """Return how many events come after `start`."""
         return sum(n.total - self._position(n, start.get(queue)) for queue, n in self.numberings().items())
-
-    def _split(self, ranges: list[tuple[str, int, int, int]]) -> list[EventRange]:
-        everything = sum(high - low + 1 for _, _, low, high in ranges)
-        size = self.options.max_records_per_partition
-        if self.options.min_partitions:
-            size = min(size, max(1, everything // self.options.min_partitions))
-        event_ranges = []
-        for queue, epoch, low, high in ranges:
-            parts = math.ceil((high - low + 1) / size)
-            width = math.ceil((high - low + 1) / parts)
-            event_ranges += [
-                EventRange(queue, epoch, first, min(first + width - 1, high)) for first in range(low, high + 1, width)
-            ]
-        return event_ranges
 
     def _position(self, numbering: Offsets, offset: str | None) -> int:
         try:

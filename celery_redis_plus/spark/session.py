@@ -86,10 +86,21 @@ def session(name: str, *, master: str = "local[2]", config: dict[str, Any] | Non
 
 
 def register(spark: SparkSession) -> None:
-    """Make the formats `celery_redis` and `celery_task` known to a session that somebody else started."""
+    """Make the formats `celery_redis` and `celery_task` known to a session that somebody else started.
+
+    On this machine, Spark's Python processes become those of the driver's own Python, unless `PYSPARK_PYTHON` names another: the
+    first one on the PATH may lack this package. The nodes of a cluster have to have it.
+    """
     from celery_redis_plus.spark.sink import CeleryTaskSink
     from celery_redis_plus.spark.source import CeleryRedisSource
 
+    # None with Spark Connect.
+    context: Any = getattr(spark, "sparkContext", None)
+    if context is not None and context.master.startswith("local"):
+        # The JVM runs by now: what its processes get is asked of the context with each function and format.
+        if "PYSPARK_PYTHON" not in os.environ:
+            context.pythonExec = sys.executable
+        context.environment["PYTHONPATH"] = _with_package(context.environment.get("PYTHONPATH", ""))
     spark.dataSource.register(CeleryRedisSource)
     spark.dataSource.register(CeleryTaskSink)
 
@@ -100,8 +111,11 @@ def _set_environment(*, local: bool) -> None:
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     # Spark starts them with `python -m`, which would look for modules in the folder where the job was started first.
     os.environ["PYTHONSAFEPATH"] = "1"
-    paths = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
-    if str(PACKAGE_PARENT) not in paths:
-        os.environ["PYTHONPATH"] = os.pathsep.join([str(PACKAGE_PARENT), *paths])
+    os.environ["PYTHONPATH"] = _with_package(os.environ.get("PYTHONPATH", ""))
     if local:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+
+
+def _with_package(python_path: str) -> str:
+    paths = [path for path in python_path.split(os.pathsep) if path]
+    return python_path if str(PACKAGE_PARENT) in paths else os.pathsep.join([str(PACKAGE_PARENT), *paths])

@@ -17,7 +17,7 @@ from celery_redis_plus.event_log.stream import EventLog
 from celery_redis_plus.events import entry_id
 from celery_redis_plus.spark.filters import Pushed
 from celery_redis_plus.spark.partition_reader import read_range
-from celery_redis_plus.spark.read_plan import EventRange, Offset, Planner
+from celery_redis_plus.spark.read_plan import Offset, Planner
 from celery_redis_plus.spark.schema import EVENTS_DDL
 from celery_redis_plus.spark.source_options import SourceOptions
 
@@ -54,17 +54,19 @@ def _opened(options: SourceOptions) -> EventLog:
 
 def _read(options: SourceOptions, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
     # Spark makes a partition of None where there are none.
-    if partition is None or not isinstance(partition.value, EventRange):
+    if partition is None or not isinstance(partition.value, tuple):
         return
-    part = partition.value
     with _opened(options) as log:
 
-        def note(lost: int) -> None:
+        def note(queue: str, lost: int) -> None:
             if options.reader_name:
                 # Here, as the driver does not hear of it; a task that Spark repeats counts again.
-                readers.commit(log, options.reader_name, {part.queue: (0, 0)}, lost={part.queue: lost}, trim=False)
+                readers.commit(log, options.reader_name, {queue: (0, 0)}, lost={queue: lost}, trim=False)
 
-        yield from read_range(log, part, fetch_size=options.fetch_size, fail_on_data_loss=options.fail_on_data_loss, on_loss=note)
+        for part in partition.value:
+            yield from read_range(
+                log, part, fetch_size=options.fetch_size, fail_on_data_loss=options.fail_on_data_loss, on_loss=note
+            )
 
 
 class EventReader(DataSourceReader):
@@ -83,7 +85,7 @@ class EventReader(DataSourceReader):
                 start, end = self._bounded(planner, start, end)
             if self.pushed.queues is not None:
                 end = {queue: position for queue, position in end.items() if queue in self.pushed.queues}
-            return [InputPartition(part) for part in planner.event_ranges(start, end)]
+            return [InputPartition(partition) for partition in planner.partitions(start, end)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the events of one partition."""
@@ -165,7 +167,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
         """Return what each task reads of a micro-batch."""
-        return [InputPartition(part) for part in self._planner.event_ranges(start, end)]
+        return [InputPartition(partition) for partition in self._planner.partitions(start, end)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the events of one partition."""

@@ -89,7 +89,7 @@ class SourceOptions:
     )
     min_partitions: int | None = option(_COUNT, None, "Split what is read into at least this many Spark partitions.")
     max_records_per_partition: int = option(
-        _COUNT, 250_000, "Split what is read so that no Spark partition has more.", unit="events"
+        _COUNT, 250_000, "Split what is read so that no Spark partition has more; one has events of many queues.", unit="events"
     )
     fail_on_data_loss: bool = option(
         kinds.flag(), True, "Fail when events were trimmed before they were read; else go on without them, count and log them."

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+import math
 
 import pytest
 
 pytest.importorskip("pyspark", reason="needs the extra `spark`")
 
+from pyarrow import parquet
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as sf
 
 from celery_redis_plus.event_log import readers
 from celery_redis_plus.event_log.stream import EventLog
+from celery_redis_plus.spark import ingest
+from celery_redis_plus.spark.manifest import files
+from celery_redis_plus.spark.read_plan import Planner
 from celery_redis_plus.spark.source import StreamReader
 from celery_redis_plus.spark.source_options import SourceOptions
 from tests.support.event_streams import START_MS, add_events, lives
@@ -84,6 +89,28 @@ def test_a_batch_reads_between_offsets(read, stored):
 
     assert sorted(row.n for row in frame.select("n").collect()) == list(range(11, 31))
     assert frame.rdd.getNumPartitions() >= 3
+
+
+def test_tasks_take_events_of_many_queues_and_are_as_few_as_the_options_allow(broker_url, redis_client):
+    total = sum(add_events(redis_client, f"tenant{number}", LIVES[: 10 + number]) for number in range(50))
+    cases = [({}, 1), ({"maxRecordsPerPartition": 400}, math.ceil(total / 400)), ({"minPartitions": 5}, 5)]
+    with EventLog(broker_url) as log:
+        for options, tasks in cases:
+            planner = Planner(log, SourceOptions.from_mapping({"url": broker_url, **options}))
+            partitions = planner.partitions({}, planner.newest())
+            assert len(partitions) == tasks
+            sizes = [sum(part.count for part in partition) for partition in partitions]
+            assert max(sizes) - min(sizes) <= tasks
+            planned = [(part.queue, n) for partition in partitions for part in partition for n in range(part.low, part.high + 1)]
+            assert len(planned) == len(set(planned)) == total
+
+
+def test_a_micro_batch_over_many_queues_makes_one_file(spark, broker_url, redis_client, tmp_path):
+    """200 queues made 200 files of 7 KB, and took 30 times as long."""
+    total = sum(add_events(redis_client, f"tenant{number}", LIVES[:5]) for number in range(50))
+    ingest.start(spark, tmp_path, {"url": broker_url}, once=True).awaitTermination()
+    (file,) = files(tmp_path, "events")
+    assert parquet.read_metadata(file).num_rows == total
 
 
 def test_a_batch_begins_at_a_time(read, stored):

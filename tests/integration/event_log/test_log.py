@@ -6,10 +6,13 @@ import pytest
 
 from celery_redis_plus import events
 from celery_redis_plus.errors import EventsLost, NoEvents, ServerUnreachable, UnknownEventSchema, WrongKeyType
+from celery_redis_plus.event_log.settings import EventLogSettings
 from celery_redis_plus.event_log.stream import EventLog
+from celery_redis_plus.keys import Keys
 from tests.support.event_streams import START_MS, add_events, begin_epoch, lives
 
 LIVES = lives(50)
+MANY = lives(500)
 
 
 def test_queues_are_found_by_name_and_pattern(log, redis_client):
@@ -63,6 +66,39 @@ def test_chunks_give_every_entry_once_and_in_order(log, redis_client):
 
     assert [len(chunk) for chunk in chunks[:-1]] == [7] * (len(chunks) - 1)
     assert [events.decode(entry[1][1]) for chunk in chunks for entry in chunk] == LIVES
+
+
+@pytest.mark.parametrize("still_on", [True, False])
+def test_large_payloads_come_in_lists_of_32_mb(log, redis_client, still_on):
+    """A list of 5,000 of them would have 5 GB, and one of Arrow's columns ends at 2 GB."""
+    keys = Keys("").queue("celery")
+    plain, large = MANY[:200], [event for event in MANY if event.event == "published"][:70]
+    redis_client.hset(keys.meta, "event_log", EventLogSettings(payload=still_on).record(keys))
+    written = [*(plain if still_on else []), *large, *plain]
+    if still_on:
+        add_events(redis_client, "celery", plain)
+    add_events(redis_client, "celery", large, payload=b"x" * 1_000_000)
+    add_events(redis_client, "celery", plain)
+
+    chunks = list(log.chunks("celery", START_MS, 1, len(written), 5000))
+
+    sizes = [sum(len(entry[1]) > 2 for entry in chunk) for chunk in chunks]
+    assert sum(sizes) == 70
+    assert max(sizes) <= 33
+    assert [events.decode(entry[1][1]) for chunk in chunks for entry in chunk] == written
+
+
+def test_a_log_with_payloads_is_read_in_small_replies(log, redis_client):
+    """A few hundred events without a payload tell nothing of the next ones."""
+    keys = Keys("").queue("celery")
+    add_events(redis_client, "celery", MANY)
+    for payload, most in ((False, 8), (True, 40)):
+        redis_client.hset(keys.meta, "event_log", EventLogSettings(payload=payload).record(keys))
+        redis_client.config_resetstat()
+        (chunk,) = log.chunks("celery", START_MS, 1, 1000, 5000)
+        assert len(chunk) == 1000
+        calls = redis_client.info("commandstats")["cmdstat_xrange"]["calls"]
+        assert most * 0.6 <= calls <= most
 
 
 def test_another_epoch_goes_on_counting(log, redis_client):
