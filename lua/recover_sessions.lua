@@ -27,13 +27,16 @@ for i = 1, #page, 2 do
   local fields = fields_of(keys.message .. tag, 'owner', 'score', 'expires', 'died')
   -- One that is dead or ready already was left by a script that failed: the sweep finishes that.
   if lost[fields[1]] and fields[2] and not fields[4] and not redis.call('ZSCORE', keys.ready, tag) then
-    local place = contained(keys, tag, now, return_lost, keys, rules, ARGV[3], tag, fields[2], fields[3], now, 'connection_lost')
+    local place = attempted(keys, tag, now, return_lost, keys, rules, ARGV[3], tag, fields[2], fields[3], now, 'connection_lost')
     if place == 'dead' then died = died + 1 end
-    redis.call('ZREM', keys.index, tag)
-    back = back + 1
+    -- One that fails stays until its lease ends: the sweep tries it then.
+    if place ~= 'failed' then
+      redis.call('ZREM', keys.index, tag)
+      back = back + 1
+    end
   end
 end
-if died > 0 then trim_dead(keys, tonumber(ARGV[4]), 0) end
+if died > 0 then pcall(trim_dead, keys, tonumber(ARGV[4]), 0) end
 local removed = 0
 if reached == '' then
   -- The messages are back: the next active consumer begins with them.

@@ -23,10 +23,12 @@ for i = 3, #ARGV, 2 do
   local tag = ARGV[i]
   local fields = fields_of(queue.message .. tag, 'claim', 'score')
   if fields[1] == ARGV[i + 1] and fields[2] and redis.call('ZSCORE', queue.index, tag) then
-    moved = moved + 1
-    contained(queue, tag, now, reject, tag, fields[2])
-    redis.call('ZREM', queue.index, tag)
+    if attempted(queue, tag, now, reject, tag, fields[2]) ~= 'failed' then
+      moved = moved + 1
+      redis.call('ZREM', queue.index, tag)
+    end
   end
 end
 if moved > 0 then redis.call('HINCRBY', queue.meta, 'nacked', moved) end
+raise_failure()
 return { moved, trim_dead(queue, tonumber(ARGV[2]), 0) }

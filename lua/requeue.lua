@@ -17,7 +17,7 @@
 local queue = state_keys(0)
 local now = now_ms()
 local rules = redis.call('HMGET', queue.meta, unpack(FAILURE_RULES))
-local went = { ready = 0, delayed = 0, dead = 0, damaged = 0 }
+local went = { ready = 0, delayed = 0, dead = 0, damaged = 0, failed = 0 }
 local paused = {}
 for i = 4, #ARGV, 3 do
   local tag = ARGV[i]
@@ -25,9 +25,9 @@ for i = 4, #ARGV, 3 do
   local fields = fields_of(hash, 'claim', 'score', 'expires')
   if fields[1] == ARGV[i + 1] and fields[2] and redis.call('ZSCORE', queue.index, tag) then
     redis.call('HSET', hash, 'seen', 1)
-    local place, attempt = contained(queue, tag, now, return_failed, queue, rules, ARGV[1], tag, fields[2], fields[3], now, ARGV[3],
+    local place, attempt = attempted(queue, tag, now, return_failed, queue, rules, ARGV[1], tag, fields[2], fields[3], now, ARGV[3],
       nil, tonumber(ARGV[i + 2]))
-    redis.call('ZREM', queue.index, tag)
+    if place ~= 'failed' then redis.call('ZREM', queue.index, tag) end
     went[place] = went[place] + 1
     if attempt == 2 and not rules[4] and #paused == 0 then paused = { tag, envelope_of(hash) } end
   end
@@ -36,4 +36,5 @@ if went.ready > 0 then notify(queue.wakeup, queue.meta) end
 local evicted = went.dead > 0 and trim_dead(queue, tonumber(ARGV[2]), 0) or 0
 local nacked = went.ready + went.delayed + went.dead + went.damaged
 if nacked > 0 then redis.call('HINCRBY', queue.meta, 'nacked', nacked) end
+raise_failure()
 return { nacked, went.dead, evicted, deaths, paused }

@@ -58,3 +58,18 @@ local function contained(queue, tag, now, work, ...)
   redis.call('ZREM', queue.expiry, tag)
   return 'damaged'
 end
+
+local first_failure
+
+-- As `contained`, for one message of several, but no error goes up: it returns 'failed' then. The caller leaves that message where it is,
+-- goes on with the others, and raises `first_failure` at its end where somebody calls again for those that are left.
+local function attempted(queue, tag, now, work, ...)
+  local fine, result, more = pcall(contained, queue, tag, now, work, ...)
+  if fine then return result, more end
+  first_failure = first_failure or result
+  return 'failed'
+end
+
+local function raise_failure()
+  if first_failure then error(first_failure, 0) end
+end

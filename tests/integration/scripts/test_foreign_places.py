@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import pytest
+from redis.exceptions import ResponseError
 
 from celery_redis_plus.broker.consumers.settlement import Settlement
 from celery_redis_plus.broker.queues.queues import Queues
@@ -122,3 +123,24 @@ def test_a_queue_with_a_foreign_place_is_not_swept_without_a_pause(shop: Callabl
     for _ in range(10):
         one.sweeper.run()
     assert one.client.info("commandstats")["cmdstat_evalsha"]["calls"] - calls <= 1
+
+
+@pytest.mark.parametrize("how", ["REQUEUE", "recover"])
+def test_a_held_message_that_cannot_die_keeps_no_other_from_going_back(shop: Callable[[], Workshop], how):
+    one = shop()
+    one.fill(**{"x-delivery-limit": 5})
+    first, second = one.held
+    one.client.hset(one.q.message + first.tag.encode(), mapping={"failed": 5, "begun": first.claim})
+    one.client.delete(one.q.dead)
+    one.client.set(one.q.dead, "foreign")
+    if how == "REQUEUE":
+        with pytest.raises(ResponseError, match="WRONGTYPE"):
+            one.settle(how)
+    else:
+        one.run("recover_sessions", one.q.consumer_keys, "", 100, 5, 5, "holder")
+    assert one.client.zrange(one.q.index, 0, -1) == [first.tag.encode()]
+    assert second.tag in [message.tag for message in one.claim()]
+    one.client.delete(one.q.dead)
+    one.clock.advance(60_000)
+    one.sweep()
+    assert one.client.zrange(one.q.dead, 0, -1) == [first.tag.encode()]
