@@ -6,15 +6,16 @@ set `event_logs` has the names of all queues with events. A declaration that swi
 readers find queues only there.
 
 **The entry's id** is `EPOCH-N`, and within an epoch N counts 1, 2, 3 ... without a gap: limits, lag and losses are then
-arithmetic. The epoch is the server's time in ms when the numbering began. A script appends with
+arithmetic. The epoch is the server's time in ms when the numbering began, plus 10^13: what somebody else adds with the id
+`*` gets the next number then, and not an id beyond the epoch. A script appends with
 
     XADD events:{Q} <epoch>-* v <value>
 
 where `<epoch>` is the field `epoch` of `events_meta:{Q}`. Where that field is missing, the script begins the first epoch: it
-sets `epoch` to the server's ms and `version` to 1, and adds the entry as `<epoch>-1`, since Redis would begin an epoch at 0.
+sets `epoch` to the server's ms + 10^13 and `version` to 1, and adds the entry as `<epoch>-1`: Redis would begin at 0.
 After a failover to a replica that lagged, numbers that readers have seen would be given again. So a script that notices another
 primary begins a new epoch: it appends `EPOCH:LAST ` (the old epoch, and the last N that `XINFO STREAM` shows)
-to the field `ended`, sets `epoch` to max(now ms, old epoch + 1), and adds `<epoch>-1`.
+to the field `ended`, sets `epoch` to max(now ms + 10^13, old epoch + 1), and adds `<epoch>-1`.
 
 **The entry's value.** One field, `v` (`FIELD`), for version 1 of this schema; another version N has the field `vN`, so a
 reader knows each entry's version, and refuses a later one. Any other entry was written by somebody else: readers pass over
@@ -99,7 +100,7 @@ class Column:
 #: What is known without looking into the value.
 PLACE = (
     Column("queue", "text", "The queue, from the stream's key."),
-    Column("epoch", "long", "First half of the stream id: server ms at which the numbering began."),
+    Column("epoch", "long", "First half of the stream id: server ms at which the numbering began, plus 10^13."),
     Column("n", "long", "Second half of the stream id: 1, 2, 3 ... without a gap within an epoch. Orders the events of a queue."),
 )
 

@@ -5,7 +5,7 @@
 --       6 event_logs (set)
 -- ARGV  1 queue  2 record of its events, as `set_event_log` has it
 -- Returns { 1 where the log has ended (else 0), events that went and that a registered reader had not read }.
--- Bound: 5,000 events are trimmed (by whole nodes), the readers are looked at.
+-- Bound: 5,000 events are trimmed (by whole nodes), 100 events and the readers are looked at.
 -- @include trim_events
 
 local events, meta, readers = KEYS[3], KEYS[4], KEYS[5]
@@ -28,10 +28,18 @@ local function left_unread()
   return math.min(stream.length, past - math.min(past, first_uncommitted(log, tonumber(epoch), past)))
 end
 
-local newest = stream.length > 0 and stream['last-entry'][2][2]
+-- When the newest event was written (µs); among the last entries there may be some that somebody else wrote.
+local function newest_at()
+  for _, entry in ipairs(redis.call('XREVRANGE', events, '+', '-', 'COUNT', 100)) do
+    local ts = string.match(entry[2][2], '^[^\t]*\t(%d+)')
+    if ts then return tonumber(ts) end
+  end
+  return 0
+end
+
 local unread = left_unread()
 local kept_for = unread > 0 and 2 * log.age or log.age
-if newest and tonumber(string.match(newest, '^[^\t]*\t(%d+)') or 0) >= (now_ms() - kept_for) * 1000 then return { 0, overrun } end
+if newest_at() >= (now_ms() - kept_for) * 1000 then return { 0, overrun } end
 overrun = overrun + unread
 local state = redis.call('HMGET', meta, 'ended', 'removed')
 local ended, of_epoch = state[1] or '', epoch .. ':' .. last .. ' '

@@ -39,10 +39,11 @@ if nobody and ARGV[9] == '2' then
   return 'NOBODY'
 end
 
--- The number of an entry, and the bytes of all broadcasts before it: its identity ends with those up to it.
+-- The number of an entry, and the bytes of all broadcasts before it: its identity ends with those up to it. Nothing for one that somebody
+-- else wrote.
 local function place_of(entry)
-  local number, bytes = string.match(entry[2][2], '^(%d+) [^ /]*/(%d+) ')
-  return tonumber(number or 0), tonumber(bytes or 0) - #entry[2][4]
+  local number, bytes = string.match(entry[2][2], '^(%d+) [^ /]*/?(%d*) ')
+  if number and entry[2][4] then return tonumber(number), (tonumber(bytes) or 0) - #entry[2][4] end
 end
 
 local _, max_bytes, max_pending, overflow, slow = read_limits(record[1])
@@ -52,8 +53,13 @@ processed = processed or count
 local pending, bytes = unread(stream, count, processed), 0
 if max_bytes and slowest then
   local cursor = parse_record(redis.call('HGET', KEYS[6], slowest) or '0-0 0 0 0 live -').cursor
-  local entry = redis.call('XRANGE', stream, '(' .. cursor, '+', 'COUNT', 1)[1]
-  if entry then bytes = total - select(2, place_of(entry)) end
+  for _, entry in ipairs(redis.call('XRANGE', stream, '(' .. cursor, '+', 'COUNT', 20)) do
+    local number, before = place_of(entry)
+    if number then
+      bytes = total - before
+      break
+    end
+  end
 end
 local free = max_pending and max_pending - pending or math.huge
 local fits = free > 0 and (not max_bytes or bytes + size <= max_bytes)
@@ -125,9 +131,9 @@ while max_bytes do
   local gone = 0
   for _, entry in ipairs(oldest) do
     local number, before = place_of(entry)
-    if total - before <= max_bytes then break end
+    if number and total - before <= max_bytes then break end
     gone = gone + 1
-    if number > processed then dropped = dropped + 1 end
+    if number and number > processed then dropped = dropped + 1 end
   end
   if gone > 0 then redis.call('XTRIM', stream, 'MAXLEN', '=', redis.call('XLEN', stream) - gone) end
   if gone < 20 then break end

@@ -262,7 +262,7 @@ def _report(queue: str, swept: Swept) -> None:
         )  # fmt: skip
     if swept.skipped:
         logger.warning(
-            "%d event(s) of queue %r were not written: the server's memory is full, or their key holds something else",
+            "%d event(s) of queue %r were not written: the server's memory is full, or somebody else wrote to their key",
             swept.skipped, queue, extra={"queue": queue},
         )  # fmt: skip
     if swept.damaged:

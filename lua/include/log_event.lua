@@ -10,10 +10,30 @@
 local NO_DESCRIPTION = '\t\t\t\t\t\t\t\t\t\t'
 -- Milliseconds between two looks at the server's memory and identity, which cost 30 µs.
 local CHECK_INTERVAL_MS = 100
+-- How far an epoch is ahead of the clock: an entry that somebody else adds with the id `*` gets the next number of the epoch, and readers
+-- pass over it. Its id would else be beyond the epoch, and no event could follow.
+local EPOCH_AHEAD_MS = 1e13
 
 local function is_logged(tag)
   local flag = string.byte(tag, 20)
   return flag == LOGGED or flag == BOUNDED_AND_LOGGED
+end
+
+-- Notes the last number of an epoch, which is over; `epoch` is false where nothing tells what it was. Returns whether it was there.
+local function end_epoch(log, epoch)
+  local info = redis.pcall('XINFO', 'STREAM', log.events)
+  for i = 1, #info, 2 do
+    local top, last = string.match(tostring(info[i + 1]), '^(%d+)%-(%d+)$')
+    if info[i] == 'last-generated-id' and top == (epoch or top) then
+      local ended = redis.call('HGET', log.meta, 'ended') or ''
+      if not string.find(' ' .. ended, ' ' .. top .. ':', 1, true) then
+        redis.call('HSET', log.meta, 'ended', ended .. top .. ':' .. last .. ' ')
+      end
+      log.least_epoch = top + 1
+      return true
+    end
+  end
+  return false
 end
 
 -- Whether memory is full is known to INFO only: these scripts may go on then, and what acks free must not fill up with events.
@@ -27,25 +47,36 @@ local function check_server(log, state, now)
     full = most > 0 and used >= most and '1' or '0'
     run = string.match(info, '\nrun_id:(%x+)')
   end
-  if state[1] and state[4] and run ~= state[4] then
-    local ended = redis.pcall('XINFO', 'STREAM', log.events)
-    for i = 1, #ended, 2 do
-      local epoch, last = string.match(tostring(ended[i + 1]), '^(%d+)%-(%d+)$')
-      if ended[i] == 'last-generated-id' and epoch == state[1] then
-        local so_far = redis.call('HGET', log.meta, 'ended') or ''
-        redis.call('HSET', log.meta, 'ended', so_far .. epoch .. ':' .. last .. ' ')
-        state[1] = false
-        now = math.max(now, epoch + 1)
-      end
-    end
-  end
+  if log.epoch and state[4] and run ~= state[4] and end_epoch(log, log.epoch) then log.epoch = false end
   redis.call('HSET', log.meta, 'checked', text(now), 'full', full)
   if run then redis.call('HSET', log.meta, 'run', run) end
   log.full = full == '1'
-  return state[1], now
+end
+
+-- The fields of the record that are read here, by their types.
+local LOG_FIELDS = {
+  permille = 'number', maxlen = 'number', hard_maxlen = 'number', age = 'number', chosen = 'string', events = 'string', meta = 'string',
+  readers = 'string', event_index = 'string', task_index = 'string',
+}
+
+local function is_log(log)
+  if type(log) ~= 'table' then return false end
+  for name, kind in pairs(LOG_FIELDS) do
+    local value = log[name]
+    if type(value) ~= kind or (kind == 'number' and not (value >= 0 and value < 1e15)) then return false end
+  end
+  return true
+end
+
+local function count_skipped(log)
+  local counted = redis.pcall('HINCRBY', log.meta, 'skipped', 1)
+  -- Somebody else wrote there.
+  if type(counted) == 'table' then redis.pcall('HSET', log.meta, 'skipped', 1, 'skipped_logged', 0) end
 end
 
 local _logs = {}
+-- Why the log of a queue cannot be written, by the key of its record.
+local _log_failures = {}
 
 -- The queue's log by the key of its record, opened once a script call; false where its events are not written. `event_log` is the
 -- record's field, written by event_log/settings.py, where the caller has read it.
@@ -56,12 +87,22 @@ local function log_of(meta, event_log)
   if not event_log then return false end
   local readable, log = pcall(cjson.decode, event_log)
   -- One that somebody else wrote holds up no message; the next declaration writes it anew.
-  if not (readable and type(log) == 'table' and log.meta) then return false end
+  if not (readable and is_log(log)) then
+    _log_failures[meta] = 'field event_log of its record is none that was written here: no events are written until it is declared again'
+    return false
+  end
   local state = redis.pcall('HMGET', log.meta, 'epoch', 'checked', 'full', 'run')
-  if state.err then return false end
+  if state.err then
+    _log_failures[meta] = state.err
+    return false
+  end
   local now, ts = now_ms_and_us()
   log.ts, log.epoch, log.now, log.full = ts, state[1], now, state[3] == '1'
-  if math.abs(now - (state[2] or 0)) >= CHECK_INTERVAL_MS then log.epoch, log.now = check_server(log, state, now) end
+  if log.epoch and not (#log.epoch < 16 and string.find(log.epoch, '^[1-9]%d*$')) then
+    end_epoch(log, false)
+    log.epoch = false
+  end
+  if math.abs(now - (tonumber(state[2]) or 0)) >= CHECK_INTERVAL_MS then check_server(log, state, now) end
   _logs[meta] = log
   return log
 end
@@ -72,17 +113,14 @@ local function log_event(meta, tag, what, facts)
   if not is_logged(tag) then return end
   local log = log_of(meta)
   if not log or (log.chosen ~= '*' and not string.find(log.chosen, ',' .. what .. ',', 1, true)) then return end
-  if log.full then
-    redis.call('HINCRBY', log.meta, 'skipped', 1)
-    return
-  end
+  if log.full then return count_skipped(log) end
   local value = what .. '\t' .. log.ts .. '\t' .. tag .. '\t' .. (facts.claim or '') .. '\t' .. (facts.worker or '') .. '\t'
     .. (facts.reason or '') .. '\t' .. (facts.error or '') .. '\t' .. (facts.delay or '') .. '\t' .. (facts.target or '') .. '\t'
     .. (facts.description or NO_DESCRIPTION)
   local id = log.epoch and log.epoch .. '-*'
   if not id then
     -- Redis would begin an epoch at 0.
-    log.epoch = text(log.now)
+    log.epoch = text(math.max(log.now + EPOCH_AHEAD_MS, log.least_epoch or 0))
     redis.call('HSET', log.meta, 'epoch', log.epoch, 'version', 1)
     -- They had an end where the queue was deleted before.
     redis.call('PERSIST', log.meta)
@@ -96,7 +134,7 @@ local function log_event(meta, tag, what, facts)
   end
   -- An event that cannot be written (a key of another type) holds up no message.
   if type(id) == 'table' then
-    redis.call('HINCRBY', log.meta, 'skipped', 1)
+    count_skipped(log)
   elseif log.index then
     redis.pcall('APPEND', log.event_index .. tag, id .. ' ')
     redis.pcall('PEXPIRE', log.event_index .. tag, log.age)

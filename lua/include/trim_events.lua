@@ -28,12 +28,14 @@ end
 
 -- Keeps a queue's events within their bounds: number and age, but not past what a registered reader has committed; past that
 -- only at the hard bound. One epoch at a time, within `trim_room`. Returns how many entries went that a reader had not committed,
--- how many events were not written since the last call because memory was full, and whether more may have to go at once.
+-- how many events were not written since the last call because memory was full, and whether more may have to go at once. Raises why
+-- none can be written.
 local function trim_events(meta)
   local log = log_of(meta)
+  if not log and _log_failures[meta] then error(_log_failures[meta], 0) end
   if not log then return 0, 0, false end
   local counts = redis.call('HMGET', log.meta, 'skipped', 'skipped_logged')
-  local skipped = (counts[1] or 0) - (counts[2] or 0)
+  local skipped = (tonumber(counts[1]) or 0) - (tonumber(counts[2]) or 0)
   if skipped > 0 then redis.call('HSET', log.meta, 'skipped_logged', counts[1]) end
   local head = redis.call('XRANGE', log.events, '-', '+', 'COUNT', 1)[1]
   if not head then return 0, skipped, false end
@@ -48,7 +50,7 @@ local function trim_events(meta)
   local trimmed = redis.call('XTRIM', log.events, 'MINID', text(epoch) .. '-' .. text(kept))
   trim_room = trim_room - trimmed
   local overrun = math.min(trimmed, math.max(0, kept - math.max(first, uncommitted)))
-  if overrun > 0 then redis.call('HINCRBY', log.meta, 'overrun', overrun) end
+  if overrun > 0 then redis.pcall('HINCRBY', log.meta, 'overrun', overrun) end
   -- Behind the last one of an epoch the next may begin.
   return overrun, skipped, kept == past and trimmed < length
 end

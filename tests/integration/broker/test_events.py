@@ -248,6 +248,16 @@ def test_the_events_of_a_deleted_queue_are_removed_when_they_are_too_old(broker)
     wait_until(lambda: broker.client.keys("event*") == [])
 
 
+def test_an_entry_by_somebody_else_ends_no_log_of_a_deleted_queue(broker):
+    broker = with_archive(broker, max_age_ms=60_000)
+    broker.declare("q")
+    broker.publish("q", b"x")
+    broker.queues.delete("q")
+    broker.client.xadd("events:{q}", {"x": "y"})
+    broker.queues.end_event_log("q")
+    assert broker.client.xlen("events:{q}") == 3
+
+
 def test_unread_events_of_a_deleted_queue_are_kept_twice_as_long_for_a_registered_reader(broker):
     broker = with_archive(broker, max_age_ms=300)
     broker.declare("q")

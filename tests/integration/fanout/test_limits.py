@@ -112,6 +112,24 @@ def unread(client):
     return int(client.hget(META, "count")) - int(lowest[0][1])
 
 
+@pytest.mark.parametrize("overflow", ["reject-publish", "drop-head"])
+def test_an_entry_by_somebody_else_ends_no_publish(connect, redis_client, overflow):
+    of = exchange(max_length_bytes=2500, overflow=overflow)
+    inbox = Inbox(connect().channel(), queue(of))
+    publish = sender(connect().channel(), of)
+    for fields in ({"x": "y"}, {"head": "text", "payload": "x"}):
+        redis_client.xadd("/0.limited", fields)
+    publish("x" * 1000)
+    publish("y" * 1000)
+    if overflow == "drop-head":
+        publish("z" * 1000)
+        assert inbox.drain(2) == ["y" * 1000, "z" * 1000]
+    else:
+        with pytest.raises(QueueFull, match="x-max-length-bytes is 2500"):
+            publish("z" * 1000)
+        assert inbox.drain(2) == ["x" * 1000, "y" * 1000]
+
+
 def test_drop_head_keeps_the_bytes_within_the_limit(connect, redis_client, noticed):
     of = exchange(max_length_bytes=2500)
     connection = connect()

@@ -8,8 +8,6 @@ from redis.exceptions import ResponseError
 from celery_redis_plus.broker.consumers.claims import MAX_CLAIMED_BYTES
 from celery_redis_plus.broker.consumers.registry import Consumer
 from celery_redis_plus.broker.consumers.settlement import Settlement
-from celery_redis_plus.broker.queues.queues import Queues
-from celery_redis_plus.event_log.settings import EventLogSettings
 from celery_redis_plus.maintenance.shared_work import SharedWork
 from celery_redis_plus.maintenance.sweeper import Sweeper, SweepLimits
 from celery_redis_plus.scripts import script
@@ -160,22 +158,6 @@ def test_a_batch_that_cannot_be_stored_counts_as_not_published(redis_client):
         broker.commands.call(script("publish_batch"), keys, 2, 900_000, "", b"{}\nnew", 255, b"{}\nnew2", 255)
     assert redis_client.hget("meta:{q}", "published") == b"1"
     assert redis_client.zcard("queue:{q}") == len(redis_client.keys("message:*")) == 1
-    broker.commands.close()
-
-
-@pytest.mark.parametrize("record", ["text", "{}", "[1]", ""])
-def test_a_damaged_record_of_an_event_log_holds_up_no_message(redis_client, record):
-    broker = make_broker(redis_client)
-    broker.queues = Queues(broker.commands, broker.keys, transient_ttl_s=300, event_log=EventLogSettings(wanted=True))
-    broker.declare("q")
-    broker.publish("q", b"1")
-    redis_client.hset("meta:{q}", "event_log", record)
-    broker.publish("q", b"2")
-    messages = broker.claim("q")
-    assert [message.body for message in messages] == [b"1", b"2"]
-    broker.settle(Settlement.ACK, *messages)
-    sweep(broker, "q")
-    assert redis_client.keys("message:*") == []
     broker.commands.close()
 
 
