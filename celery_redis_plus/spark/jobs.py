@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -15,14 +15,20 @@ from urllib.parse import urlsplit
 from celery_redis_plus.errors import CeleryRedisPlusError, InvalidArgument, SparkJobFailed
 from celery_redis_plus.spark.manifest import INGEST_LOCK, folder, folder_id, locked
 from celery_redis_plus.spark.option_parsing import resolve_url
+from celery_redis_plus.spark.query_runner import one_line, run_query, stopped_by_signals
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.streaming import StreamingQuery
 
 #: The environment variable through which a local job hands the URL to Spark's processes, so that it is in no plan or log.
 LOCAL_URL = "CELERY_REDIS_PLUS_SPARK_URL"
 #: The name of the reader of a folder; without `--reader` the id of the folder follows.
 DEFAULT_READER = "spark-ingest"
+_JVM_GONE = (
+    "Spark's Java process has ended: was it killed, by the kernel for want of memory? Run the job again: it goes on from there; "
+    "--conf spark.driver.memory=2g gives it more"
+)
 
 Say = Callable[[str], None]
 
@@ -32,7 +38,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     jobs = parser.add_subparsers(dest="job", required=True, metavar="JOB", title="jobs")
     ingest = jobs.add_parser("ingest", help="stream events into the table `events`, where the last run stopped")
     ingest.add_argument("--queues", default="*", help="names or patterns, separated by commas (default: all)")
-    ingest.add_argument("--once", action="store_true", help="read what is there now, and stop; otherwise go on until Ctrl-C")
+    ingest.add_argument(
+        "--once", action="store_true", help="read what is there now, and stop; otherwise go on until SIGTERM or Ctrl-C"
+    )
     ingest.add_argument("--interval", type=float, default=10.0, metavar="SECONDS", help="between two micro-batches")
     ingest.add_argument("--batch", type=int, metavar="N", help="events a micro-batch at most (default: 500000)")
     ingest.add_argument(
@@ -90,22 +98,15 @@ def run(arguments: argparse.Namespace, say: Say = print) -> int:
     except CeleryRedisPlusError:
         raise
     except Exception as error:
+        if isinstance(error, ConnectionError) or type(error).__name__ == "Py4JNetworkError":
+            raise SparkJobFailed(_JVM_GONE) from error
         if not type(error).__module__.startswith(("pyspark", "py4j")):
             raise
         raise SparkJobFailed(one_line(str(error))) from error
     finally:
-        spark.stop()
-
-
-def one_line(text: str) -> str:
-    """Return what matters of a Spark error: the last error that one of our Python processes raised, else the first line.
-
-    A failure in a task reaches the driver as a Python traceback inside a Java one, 60 lines and more.
-    """
-    ours = re.findall(r"^\S*celery_redis_plus\.errors\.\w+: (.+)$", text, re.MULTILINE)
-    python = re.findall(r"^(?:\w+\.)*(\w*(?:Error|Exception): .+)$", text, re.MULTILINE)
-    found = ours or python or [line for line in text.splitlines() if line.strip()] or ["Spark failed without a message"]
-    return str(found[-1] if ours or python else found[0]).strip()
+        # It cannot be stopped where its JVM has ended.
+        with suppress(Exception):
+            spark.stop()
 
 
 def _check(arguments: argparse.Namespace) -> None:
@@ -161,14 +162,15 @@ def _ingest_alone(spark: SparkSession, arguments: argparse.Namespace, say: Say) 
         for loss in stored.losses:
             say(f"  {loss}")
 
-    query = ingest.start(
-        spark, arguments.root, source, once=arguments.once, interval_s=arguments.interval, on_batch=tell, holds_lock=True
-    )
-    try:
-        query.awaitTermination()
-    except KeyboardInterrupt:
-        query.stop()
-        say("stopped; the next run goes on from here")
+    def start() -> StreamingQuery:
+        return ingest.start(
+            spark, arguments.root, source, once=arguments.once, interval_s=arguments.interval, on_batch=tell, holds_lock=True
+        )
+
+    with stopped_by_signals() as stop:
+        run_query(start, stop, say, restarts=not arguments.once)
+        if stop.is_set():
+            say("stopped; the next run goes on from here")
     say(f"{total:,} events in {arguments.root}")
     return 0
 

@@ -1,16 +1,21 @@
-"""The short form of tests/chaos/spark: the JVM of a running ingest is killed, and the next one goes on."""
+"""The short form of tests/chaos/spark: an ingest whose JVM is killed, whose server restarts, and that is told to end."""
 
 from __future__ import annotations
 
+import signal
 import sys
 
 import pytest
 
 pytest.importorskip("pyspark", reason="needs the extra `spark`")
 
+from pyarrow import parquet
+
 from celery_redis_plus.event_log.stream import EventLog
 from celery_redis_plus.spark import ingest, tables
+from celery_redis_plus.spark.manifest import files
 from tests.support.event_streams import add_events, lives
+from tests.support.servers import new_server
 from tests.support.spark_jobs import JVM, Job
 
 
@@ -36,6 +41,7 @@ def test_a_killed_ingest_loses_and_doubles_nothing(spark, start, redis_client, b
     job.until(lambda: job.said.count("batch ") >= 2)
     assert job.kill(JVM), job.said
     assert "batch 12" not in job.said, "the kill came too late"
+    assert "Spark's Java process has ended" in job.said
 
     source = {"url": broker_url, "readerName": "r", "trimOnCommit": "true"}
     ingest.start(spark, root, source, once=True).awaitTermination()
@@ -44,3 +50,24 @@ def test_a_killed_ingest_loses_and_doubles_nothing(spark, start, redis_client, b
     assert rows.count() == rows.select("n").distinct().count() == count
     with EventLog(broker_url) as log:
         assert redis_client.xlen(log.keys.queue("celery").events) <= 100
+
+
+def test_an_ingest_outlives_a_restart_of_the_server_and_ends_at_sigterm(start, tmp_path):
+    events, root = lives(300), tmp_path / "tables"
+    with new_server({"appendonly": "yes", "appendfsync": "always"}) as server:
+        with server.client() as client:
+            add_events(client, "celery", events[:500])
+        job = start("ingest", "--url", server.url(), "--root", str(root), "--interval", "0.5")
+        job.until(lambda: "batch 0" in job.said)
+        server.kill()
+        job.until(lambda: "it starts again in 2 s" in job.said)
+        server.restart()
+        with server.client() as client:
+            add_events(client, "celery", events[500:])
+        job.until(lambda: "batch 1" in job.said)
+        assert job.process.poll() is None, job.said
+
+        job.process.send_signal(signal.SIGTERM)
+        job.wait()
+    assert "stopped; the next run goes on from here" in job.said
+    assert sum(parquet.read_metadata(file).num_rows for file in files(root, "events")) == len(events)

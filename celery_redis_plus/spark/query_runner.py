@@ -1,0 +1,112 @@
+"""Keeps a streaming query going: it starts again after a disturbance that passes, and ends when a signal says so."""
+
+from __future__ import annotations
+
+import re
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from celery_redis_plus import errors
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming import StreamingQuery
+
+#: Seconds before the first start after a disturbance; each further one doubles it, up to the longest.
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
+#: Seconds between two looks at whether a signal has come: a call into Java does not end for one.
+SIGNAL_POLL_S = 0.5
+
+#: What a server has that restarts, fails over or is out of reach for a while.
+_PASSING = (
+    errors.ServerUnreachable,
+    errors.ServerTimeout,
+    errors.ServerLoading,
+    errors.ServerUnavailable,
+    errors.ReadOnlyReplica,
+    errors.SlotUnavailable,
+)
+_LASTING = (errors.TlsFailed,)
+#: What Spark says of a Python worker that a busy machine has started too late, or that was killed.
+_WORKER_LOST = ("Python worker failed to connect back", "Python worker exited unexpectedly")
+
+_OURS = re.compile(r"^\S*celery_redis_plus\.errors\.(\w+): (.+)$", re.MULTILINE)
+_PYTHON = re.compile(r"^(?:\w+\.)*(\w*(?:Error|Exception): .+)$", re.MULTILINE)
+
+
+def run_query(
+    start: Callable[[], StreamingQuery], stop: threading.Event, say: Callable[[str], None], *, restarts: bool
+) -> None:  # fmt: skip
+    """Run a query until it ends by itself, or `stop` is set.
+
+    Args:
+        start: starts it, where the last one stopped.
+        stop: ends it.
+        say: called with a line on each disturbance.
+        restarts: start it again after a disturbance that passes, however often.
+
+    Raises:
+        StreamingQueryException: it failed, and not for such a disturbance.
+    """
+    pause = FIRST_PAUSE_S
+    while not stop.is_set():
+        began = time.monotonic()
+        try:
+            query = start()
+            while not query.awaitTermination(SIGNAL_POLL_S):
+                if stop.is_set():
+                    query.stop()
+                    return
+        except Exception as error:
+            # A service manager signals the JVM as well.
+            if stop.is_set():
+                return
+            if not restarts or not passes(str(error)):
+                raise
+            pause = FIRST_PAUSE_S if time.monotonic() - began > LONGEST_PAUSE_S else pause
+            say(f"{one_line(str(error))}; it starts again in {pause:.0f} s")
+            stop.wait(pause)
+            pause = min(2 * pause, LONGEST_PAUSE_S)
+        else:
+            return
+
+
+def passes(text: str) -> bool:
+    """Return whether a query that failed with this error may go on later: the server was away, or a Python worker too slow."""
+    kinds = [getattr(errors, name, object) for name, _ in _OURS.findall(text)]
+    if kinds:
+        return issubclass(kinds[-1], _PASSING) and not issubclass(kinds[-1], _LASTING)
+    return any(phrase in text for phrase in _WORKER_LOST)
+
+
+def one_line(text: str) -> str:
+    """Return what matters of a Spark error: the last error that one of our Python processes raised, else the first line.
+
+    A failure in a task reaches the driver as a Python traceback inside a Java one, 60 lines and more.
+    """
+    ours = [message for _, message in _OURS.findall(text)]
+    python = _PYTHON.findall(text)
+    found = ours or python or [line for line in text.splitlines() if line.strip()] or ["Spark failed without a message"]
+    return str(found[-1] if ours or python else found[0]).strip()
+
+
+@contextmanager
+def stopped_by_signals() -> Iterator[threading.Event]:
+    """Yield an event that SIGTERM and Ctrl-C set; the second Ctrl-C does what it did before."""
+    stop = threading.Event()
+    before: dict[int, object] = {}
+
+    def handle(number: int, _frame: object) -> None:
+        stop.set()
+        signal.signal(number, before[number])  # type: ignore[arg-type] # as it was returned
+
+    if threading.current_thread() is threading.main_thread():
+        before |= {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)  # type: ignore[arg-type] # as above
