@@ -12,9 +12,10 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import (
@@ -23,6 +24,7 @@ from pyspark.sql.datasource import (
     DataSourceWriter,
     WriterCommitMessage,
 )
+from pyspark.sql.types import TimestampNTZType
 
 from celery_redis_plus.errors import InvalidArgument, OptionError
 from celery_redis_plus.spark.sink_options import SinkOptions
@@ -61,25 +63,17 @@ class CeleryTaskSink(DataSource):
         """Return the batch writer."""
         if overwrite:
             raise InvalidArgument("celery_task only adds tasks; write with mode('append')")
-        return Writer(_checked(self.options, schema))
+        return Writer(_checked(self.options, schema), schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: ARG002 - as above
         """Return the stream writer."""
-        return StreamWriter(_checked(self.options, schema))
+        return StreamWriter(_checked(self.options, schema), schema)
 
 
 def _checked(given: Any, schema: StructType) -> SinkOptions:
     options = SinkOptions.from_mapping(given)
-    for column in (
-        options.id_column,
-        options.task_column,
-        options.queue_column,
-        options.args_column,
-        options.kwargs_column,
-        options.priority_column,
-        options.eta_column,
-    ):
-        if column and column not in schema.fieldNames():
+    for column in options.columns():
+        if column not in schema.fieldNames():
             raise OptionError(f"there is no column {column!r}; columns: {', '.join(schema.fieldNames())}")
     return options
 
@@ -87,8 +81,10 @@ def _checked(given: Any, schema: StructType) -> SinkOptions:
 class _TaskWriter:
     """Sends the rows of batch and stream writers."""
 
-    def __init__(self, options: SinkOptions) -> None:
+    def __init__(self, options: SinkOptions, schema: StructType) -> None:
         self.options = options
+        #: Columns of times without a zone. Spark hands other times to Python in the machine's zone, also without naming it.
+        self.utc = frozenset(field.name for field in schema.fields if isinstance(field.dataType, TimestampNTZType))
 
     def write(self, iterator: Iterator[Row]) -> WriterCommitMessage:
         """Send a task for each row of a partition."""
@@ -99,7 +95,7 @@ class _TaskWriter:
         )
         with sender:
             for row in iterator:
-                queue, identity, body, headers, properties = task_message(row, options)
+                queue, identity, body, headers, properties = task_message(row, options, self.utc)
                 known += not sender.send(queue, identity, body, headers=headers, properties=properties)
                 rows += 1
                 if options.rate_limit:
@@ -107,9 +103,14 @@ class _TaskWriter:
         return Sent(rows, known)
 
     def commit(self, messages: Any, *batch: int) -> None:  # noqa: ARG002 - Spark gives the signature
-        """Log what was sent; there is nothing to commit."""
+        """Tell of rows that were not sent, as the broker knew them; there is nothing to commit.
+
+        This runs in a process of Spark's, where nobody has set up logging: warnings go to the driver's standard error.
+        """
         done = [message for message in messages if message is not None]
-        logger.info("%d rows sent, %d of them known already", sum(m.rows for m in done), sum(m.known for m in done))
+        rows, known = sum(message.rows for message in done), sum(message.known for message in done)
+        if known:
+            logger.warning("celery_task: %d of %d rows were not sent: the broker knew their ids", known, rows)
 
     def abort(self, messages: Any, *batch: int) -> None:
         """Do nothing: the broker refuses rows that are sent again."""
@@ -123,8 +124,15 @@ class StreamWriter(_TaskWriter, DataSourceStreamWriter):
     """Writes micro-batches."""
 
 
-def task_message(row: Row, options: SinkOptions) -> tuple[str, str, str, dict[str, Any], dict[str, Any]]:
+def task_message(
+    row: Row, options: SinkOptions, utc: Collection[str] = ()
+) -> tuple[str, str, str, dict[str, Any], dict[str, Any]]:
     """Return (queue, task id, body, headers, properties) of a row's task, in Celery's message protocol 2.
+
+    Args:
+        row: of the frame.
+        options: say what its columns mean.
+        utc: columns whose times have no zone.
 
     Raises:
         InvalidArgument: the row has no id, or arguments that are none.
@@ -137,18 +145,27 @@ def task_message(row: Row, options: SinkOptions) -> tuple[str, str, str, dict[st
     task_id = str(uuid.uuid5(NAMESPACE, f"{options.sink_name or name}:{values[options.id_column]}"))
     args = _arguments(values, options.args_column, list)
     kwargs = _arguments(values, options.kwargs_column, dict)
-    eta = values[options.eta_column] if options.eta_column else None
+    eta, expires = (
+        _utc(values[column], utc=column in utc) if column else None for column in (options.eta_column, options.expires_column)
+    )
+    # The sink's own deduplication is that by which a row is sent once.
+    further = {
+        name: value
+        for name, value in _arguments(values, options.headers_column, dict).items()
+        if not name.startswith("x-deduplication-")
+    }
     headers = {
+        **further,
         "lang": "py",
         "task": name,
         "id": task_id,
         "root_id": task_id,
         "parent_id": None,
-        "group": None,
+        "group": values[options.group_column] if options.group_column else None,
         "retries": 0,
         "timelimit": [None, None],
-        "eta": _iso(eta),
-        "expires": None,
+        "eta": _later(values[options.countdown_column]) if options.countdown_column else eta,
+        "expires": _later(expires),
         "argsrepr": f"{args!r:.200}",
         "kwargsrepr": f"{kwargs!r:.200}",
         "origin": f"spark{os.getpid()}@{socket.gethostname()}",
@@ -173,9 +190,25 @@ def _arguments(values: dict[str, Any], column: str, kind: type) -> Any:
     return value
 
 
-def _iso(moment: Any) -> str | None:
-    # Spark hands times to Python in the machine's zone, without naming it.
-    return moment.astimezone(UTC).isoformat() if isinstance(moment, datetime) else moment
+def _utc(value: Any, *, utc: bool) -> Any:
+    """Return a time as ISO 8601 in UTC; what is none, or cannot be read, as it is: the broker refuses it."""
+    moment = value
+    if isinstance(value, str):
+        try:
+            moment = datetime.fromisoformat(value)
+        except ValueError:
+            return value
+        utc = True
+    if not isinstance(moment, datetime):
+        return value
+    # A time with a zone has one; of the others, Spark gives Python those of TIMESTAMP in the machine's zone.
+    return (moment.replace(tzinfo=UTC) if utc and moment.tzinfo is None else moment.astimezone(UTC)).isoformat()
+
+
+def _later(value: Any) -> Any:
+    """Return a number of seconds from now as a time; anything else as it is."""
+    seconds = isinstance(value, int | float | Decimal) and not isinstance(value, bool)
+    return (datetime.now(UTC) + timedelta(seconds=float(value))).isoformat() if seconds else value
 
 
 def _plain(value: Any) -> Any:

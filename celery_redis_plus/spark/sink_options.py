@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Self
 
 from celery_redis_plus import option_types as kinds
@@ -39,7 +39,17 @@ class SinkOptions:
     args_column: str = option(kinds.text(), "", "A column with the positional arguments: an array, or JSON text.")
     kwargs_column: str = option(kinds.text(), "", "A column with the keyword arguments: a struct, a map, or JSON text.")
     priority_column: str = option(kinds.text(), "", "A column with the priority, 0-255.")
-    eta_column: str = option(kinds.text(), "", "A column with the time at which the task shall run at the earliest.")
+    eta_column: str = option(
+        kinds.text(), "", "A column with the time at which the task shall run at the earliest; a time without a zone is UTC."
+    )
+    countdown_column: str = option(kinds.text(), "", "A column with seconds from now, instead of `etaColumn`.", unit="s")
+    expires_column: str = option(
+        kinds.text(), "", "A column with the time after which the task shall not run any more, or with seconds from now."
+    )
+    group_column: str = option(kinds.text(), "", "A column with the id of the task's group.")
+    headers_column: str = option(
+        kinds.text(), "", "A column with further headers: a struct, a map, or JSON text. They replace none of Celery's own."
+    )
     rate_limit: float | None = option(kinds.number(0.01), None, "Tasks a second that each Spark task sends at most.", unit="1/s")
     dedup_ttl: float = option(kinds.number(1), 604_800.0, "How long the broker knows a row again.", unit="s")
     patience: float = option(kinds.number(0), 600.0, "How long to wait for room in a full queue before failing.", unit="s")
@@ -52,7 +62,15 @@ class SinkOptions:
             raise OptionError("option idColumn is missing: name a column that identifies the row, so that no row is sent twice")
         if bool(options.task) == bool(options.task_column):
             raise OptionError("give either task (its name) or taskColumn")
+        if options.eta_column and options.countdown_column:
+            raise OptionError("give etaColumn or countdownColumn, not both")
         return options
+
+    def columns(self) -> list[str]:
+        """Return the columns that are read."""
+        return [
+            getattr(self, field.name) for field in fields(self) if field.name.endswith("_column") and getattr(self, field.name)
+        ]
 
     def resolved_url(self) -> str:
         """Return the URL, in the driver or in an executor."""

@@ -12,9 +12,15 @@ pytest.importorskip("pyspark", reason="needs the extra `spark`")
 
 from celery import Celery
 from pyspark.errors import PySparkException
+from pyspark.sql import Row
 from pyspark.sql import functions as sf
+from pyspark.sql.types import LongType, StructField, StructType
 
 from celery_redis_plus import configure_app
+from celery_redis_plus.keys import Keys
+from celery_redis_plus.spark.sink import Writer
+from celery_redis_plus.spark.sink_options import SinkOptions
+from celery_redis_plus.stored_message import read_envelope
 
 ROWS = 3000
 
@@ -150,6 +156,48 @@ def test_a_worker_runs_them_by_priority_and_not_before_their_eta(spark, write, a
     assert time.time() >= soon.timestamp()
 
 
+def test_columns_say_group_headers_countdown_and_expiry(spark, write, redis_client):
+    """The zone of the executors' machine is none of them: a time without a zone is UTC."""
+    frame = spark.sql(
+        "select 1 as id, 'g' as team, "
+        "named_struct('trace', 'abc', 'id', 'mine', 'x-deduplication-scope', 'until-acked') as more, "
+        "90 as seconds, timestamp_ntz'2031-01-02 03:04:05' as ntz, timestamp'2031-01-02 03:04:05Z' as instant, "
+        "'2031-01-02 03:04:05' as text"
+    )
+    before = datetime.now(UTC)
+    write(
+        frame, task="t", idColumn="id", groupColumn="team", headersColumn="more", countdownColumn="seconds", expiresColumn="ntz"
+    )
+    for column in ("ntz", "instant", "text"):
+        write(frame, task="t", idColumn="id", etaColumn=column, queue=column, expiresColumn="seconds")
+
+    def headers(queue):
+        keys = Keys("").queue(queue)
+        (tag,) = redis_client.zrange(keys.delayed, 0, -1)
+        return read_envelope(redis_client.hget(keys.message + tag, "payload").partition(b"\n")[0])["headers"]
+
+    found = headers("celery")
+    assert (found["group"], found["trace"]) == ("g", "abc")
+    assert found["id"] != "mine"
+    assert "x-deduplication-scope" not in found
+    assert found["expires"] == "2031-01-02T03:04:05+00:00"
+    assert before <= datetime.fromisoformat(found["eta"]) - timedelta(seconds=90) <= datetime.now(UTC)
+    for column in ("ntz", "instant", "text"):
+        found = headers(column)
+        assert found["eta"] == "2031-01-02T03:04:05+00:00"
+        assert before <= datetime.fromisoformat(found["expires"]) - timedelta(seconds=90) <= datetime.now(UTC)
+
+
+def test_rows_that_the_broker_knew_are_told(caplog, broker_url):
+    schema = StructType([StructField("id", LongType())])
+    writer = Writer(SinkOptions.from_mapping({"url": broker_url, "task": "t", "idColumn": "id"}), schema)
+    for first in (0, 2):
+        writer.commit([writer.write(iter([Row(id=number) for number in range(first, first + 4)])), None])
+    assert [record.getMessage() for record in caplog.records if record.name.endswith("spark.sink")] == [
+        "celery_task: 2 of 4 rows were not sent: the broker knew their ids"
+    ]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -158,6 +206,7 @@ def test_a_worker_runs_them_by_priority_and_not_before_their_eta(spark, write, a
         ({"task": "t", "idColumn": "key"}, "no column 'key'"),
         ({"task": "t", "idColumn": "id", "argsColumn": "id"}, "allowed: a list"),
         ({"task": "t", "idColumn": "id", "queu": "x"}, "did you mean queue"),
+        ({"task": "t", "idColumn": "id", "etaColumn": "id", "countdownColumn": "id"}, "not both"),
     ],
 )
 def test_bad_input_is_told_in_words(spark, write, options, message):
