@@ -11,11 +11,11 @@ import math
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from redis.exceptions import RedisError
-
 from celery_redis_plus import clock
 from celery_redis_plus.broker.consumers.acks import SETTLED_A_CALL
 from celery_redis_plus.broker.consumers.unacked import DeliveryState
+from celery_redis_plus.maintenance.contained_failures import ContainedFailures
+from celery_redis_plus.maintenance.runner import UNREACHABLE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,6 +28,8 @@ logger = logging.getLogger(__name__)
 
 #: How often a queue's timeout is looked after in the course of it; and the shortest and the longest pause, in seconds.
 LOOKS, SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 10, 0.05, 1.0
+#: Seconds after which a broadcast is given up once more whose dead letter the broker has refused.
+AGAIN_S = 5.0
 
 
 class ConsumerTimeouts:
@@ -45,6 +47,7 @@ class ConsumerTimeouts:
         self._since: dict[UnackedMessage, tuple[tuple[int, bool], float]] = {}
         #: Broadcast -> when it was first seen unsettled, on `clock`, in seconds.
         self._broadcasts_since: dict[UnackedBroadcast, float] = {}
+        self._alone = ContainedFailures("queue", "what a consumer has held for too long is ended")
 
     @property
     def next_run_at(self) -> float:
@@ -69,7 +72,8 @@ class ConsumerTimeouts:
                 if now - self._since[unacked][1] >= timeout_s:
                     overdue.append(unacked)
             for at in range(0, len(overdue), SETTLED_A_CALL):
-                self._put_back(queue, timeout_s, overdue[at : at + SETTLED_A_CALL])
+                with self._alone.of(queue):
+                    self._put_back(queue, timeout_s, overdue[at : at + SETTLED_A_CALL])
         self._end_broadcasts(timeouts_s, now)
 
     def _end_broadcasts(self, timeouts_s: Mapping[str, float], now: float) -> None:
@@ -85,13 +89,14 @@ class ConsumerTimeouts:
                     continue
                 since = self._broadcasts_since[unacked] = before.get(unacked, now)
                 if now - since >= timeout_s:
+                    # It stays unsettled where its dead letter is refused, or nobody would have it.
+                    self._broadcasts_since[unacked] = now - timeout_s + AGAIN_S
                     self._give_up(owner, unacked, timeout_s)
 
-    @staticmethod
-    def _give_up(owner: Owner, unacked: UnackedBroadcast, timeout_s: float) -> None:
+    def _give_up(self, owner: Owner, unacked: UnackedBroadcast, timeout_s: float) -> None:
         ended = False
         # Over its own connection: if that is lost, the broadcast comes again.
-        with suppress(RedisError, OSError):
+        with suppress(OSError, *UNREACHABLE), self._alone.of(unacked.position.queue):
             ended = owner.reject_broadcast(unacked)
         if ended:
             position = unacked.position

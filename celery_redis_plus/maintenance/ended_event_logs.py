@@ -10,6 +10,7 @@ import random
 from typing import TYPE_CHECKING
 
 from celery_redis_plus import clock
+from celery_redis_plus.maintenance.contained_failures import ContainedFailures
 from celery_redis_plus.maintenance.time_slices import Slice
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ class EndedEventLogs:
         self._queues = queues
         self._shared = shared
         self._check_at = 0.0
+        self._alone = ContainedFailures("queue", "its event log is trimmed and ended")
 
     @property
     def next_run_at(self) -> float:
@@ -46,7 +48,9 @@ class EndedEventLogs:
         for queue in random.sample(ended, min(len(ended), LOGS_A_RUN)):
             if slice_.over:
                 return
-            overrun = self._queues.end_event_log(queue)
+            overrun = 0
+            with self._alone.of(queue):
+                overrun = self._queues.end_event_log(queue)
             if overrun:
                 logger.warning(
                     "%d event(s) of queue %r, which writes none any more, are removed that a registered reader has not read "

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from celery_redis_plus import clock
+from celery_redis_plus.maintenance.contained_failures import ContainedFailures
 from celery_redis_plus.maintenance.time_slices import Slice
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ class Janitor:
         #: Called with exchange and queue when a vanished queue's binding has gone with it.
         self.on_unbound: Callable[[str, str], None] = lambda *_: None
         self._on_gone = on_gone
+        self._alone = ContainedFailures("queue", "what it has left is removed")
         self._clear_at = clock.now_s() + random.uniform(1, VANISHED_CHECK_S)  # noqa: S311 - spreads load, guards nothing
 
     @property
@@ -125,7 +127,11 @@ class Janitor:
             return
         # In this order: what dies in between leaves a queue in the list, to be cleared by the next who looks.
         unbound = self._bindings.unbind_queues(overdue)
-        gone = [name for name in overdue if self._queues.remove_remains(name)]
+        gone = []
+        for name in overdue:
+            with self._alone.of(name):
+                if self._queues.remove_remains(name):
+                    gone.append(name)
         for exchange, binding in unbound:
             if binding.queue not in gone:
                 # Its client came back while we were at it.
@@ -136,7 +142,9 @@ class Janitor:
 
     def _free_page(self) -> None:
         """Free some messages of the first vanished queue; where none is left, remember it."""
-        name = self._vanished[0]
-        if not self._queues.free_page(name):
+        name, freed = self._vanished[0], 0
+        with self._alone.of(name):
+            freed = self._queues.free_page(name)
+        if not freed:
             self._vanished.popleft()
             self._queues.bury(name)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from celery_redis_plus import clock
 from celery_redis_plus.broker.fanout.subscriber_registry import SECOND_CHANCE_S, SUBSCRIBERS_A_CALL
+from celery_redis_plus.maintenance.contained_failures import ContainedFailures
 from celery_redis_plus.signals import SubscriberDied, notify
 
 if TYPE_CHECKING:
@@ -69,6 +70,7 @@ class SubscriberHeartbeats:
         self._check_at = 0.0
         #: All cursors are compared with their streams at the next report.
         self._compare_all = False
+        self._alone = ContainedFailures("exchange", "its subscribers are looked after")
         self._reap_at = clock.now_s() + random.uniform(1, SECOND_CHANCE_S)  # noqa: S311 - spreads load, guards nothing
         #: Server's time of the last look for deaths, by exchange.
         self._reaped_ms: dict[str, int] = {}
@@ -133,17 +135,21 @@ class SubscriberHeartbeats:
         for of_stream in by_stream.values():
             for first in range(0, len(of_stream), SUBSCRIBERS_A_CALL):
                 batch = of_stream[first : first + SUBSCRIBERS_A_CALL]
-                cursors = [position.cursor for position in batch]
-                end = self._registry.heartbeat(batch[0].keys, batch)
-                for position, cursor in zip(batch, cursors, strict=True):
-                    self._reported[position.id] = Report(cursor, now, max(0, end.count - cursor.number))
-                    self._compare(position, cursor, end)
-                    if position.ended:
-                        # Its goodbye, over another connection, may have been done before this made its record anew.
-                        self._registry.unsubscribe(position)
+                with self._alone.of(batch[0].keys.exchange):
+                    self._report_batch(batch, now)
         if len(self._reported) > 2 * len(positions) + SUBSCRIBERS_A_CALL:
             known = {position.id for position in positions}
             self._reported = {name: last for name, last in self._reported.items() if name in known}
+
+    def _report_batch(self, batch: list[SubscriberCursor], now: float) -> None:
+        cursors = [position.cursor for position in batch]
+        end = self._registry.heartbeat(batch[0].keys, batch)
+        for position, cursor in zip(batch, cursors, strict=True):
+            self._reported[position.id] = Report(cursor, now, max(0, end.count - cursor.number))
+            self._compare(position, cursor, end)
+            if position.ended:
+                # Its goodbye, over another connection, may have been done before this made its record anew.
+                self._registry.unsubscribe(position)
 
     @staticmethod
     def _compare(position: SubscriberCursor, cursor: Mark, end: StreamEnd) -> None:
@@ -153,11 +159,15 @@ class SubscriberHeartbeats:
     def reap(self) -> None:
         """Clear away dead subscribers of all fanout exchanges, and tell of deaths, by any process."""
         for exchange, record in self._bindings.of_type("fanout").items():
-            keys, since_ms = self._fanout_keys(exchange), self._reaped_ms.get(exchange)
-            now_ms, deaths = self._registry.reap(keys, since_ms, auto_delete=record.auto_delete)
-            self._reaped_ms[exchange] = now_ms
-            for death in deaths:
-                _tell(exchange, death, ours=death.at_ms == now_ms)
+            with self._alone.of(exchange):
+                self._reap(exchange, auto_delete=record.auto_delete)
+
+    def _reap(self, exchange: str, *, auto_delete: bool) -> None:
+        keys, since_ms = self._fanout_keys(exchange), self._reaped_ms.get(exchange)
+        now_ms, deaths = self._registry.reap(keys, since_ms, auto_delete=auto_delete)
+        self._reaped_ms[exchange] = now_ms
+        for death in deaths:
+            _tell(exchange, death, ours=death.at_ms == now_ms)
 
     def forget(self, exchange: str, queue: str) -> None:
         """Forget the durable subscriber of a queue that vanished. Raises as `CommandConnection.call` does."""

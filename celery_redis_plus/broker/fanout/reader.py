@@ -13,6 +13,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from celery_redis_plus.broker.fanout.subscription import Delivery, Subscription
+from celery_redis_plus.errors import WrongKeyType
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.fanout.subscriber_cursor import SubscriberCursor
@@ -149,9 +150,14 @@ class FanoutReader:
         page = STREAM_PAGE
         for asked in self._asked.values():
             self._commands.start("HMGET", asked[0].position.keys.meta, "large", "largest")
-            last_large, largest = self._commands.finish()
-            if last_large and int(last_large) > min(one.fetched.number for one in asked):
-                page = min(page, max(1, STREAM_PAGE_BYTES // int(largest) // len(self._asked)))
+            # Somebody else may have written there: that holds up no broadcast.
+            try:
+                last_large, largest = (int(field or 0) for field in self._commands.finish())
+            except (WrongKeyType, ValueError):
+                page = min(page, BLIND_PAGE)
+                continue
+            if last_large > min(one.fetched.number for one in asked):
+                page = min(page, max(1, STREAM_PAGE_BYTES // max(1, largest) // len(self._asked)))
         return page
 
     def arrived(self) -> bool:
