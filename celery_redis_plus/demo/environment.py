@@ -40,6 +40,8 @@ WORKER_START_S = 30
 #: Of a worker whose tasks take milliseconds.
 WORKER_STOP_S = 10
 POLL_S = 0.05
+#: Seconds that a worker goes on between two looks at whether it is in the middle of a task.
+KILL_POLL_S = 0.01
 
 
 class DemoFailed(CeleryRedisPlusError):  # noqa: N818 - as in errors.py
@@ -139,6 +141,23 @@ class Environment:
         worker = self.workers.pop(name)
         worker.kill()
         self._cleanup_process.forget_group(worker.group)
+
+    def kill_in_the_middle(self, name: str, is_busy: Callable[[], object], timeout_s: float) -> float:
+        """Kill a worker as soon as it is at work, or after `timeout_s`; return the time."""
+        self.wait(lambda: self.kill_if_busy(name, is_busy), timeout_s, poll_s=KILL_POLL_S)
+        if name in self.workers:
+            self.kill_worker(name)
+        return time.time()
+
+    def kill_if_busy(self, name: str, is_busy: Callable[[], object]) -> bool:
+        """Kill a worker that is at work; it is frozen for the look, so that it is in the middle of a task for sure."""
+        worker = self.workers[name]
+        worker.freeze()
+        if is_busy():
+            self.kill_worker(name)
+            return True
+        worker.thaw()
+        return False
 
     def stop_workers(self) -> dict[str, int | None]:
         """Shut all workers down warmly; return their exit statuses, None for one that had to be killed."""

@@ -37,6 +37,10 @@ class TaskLog:
         lines = self.client.lrange(self._key(kind), 0, -1)
         return [json.loads(line) for line in lines]
 
+    def last(self, kind: str, number: int) -> list[Record]:
+        """Return the last `number` records of one kind."""
+        return [json.loads(line) for line in self.client.lrange(self._key(kind), -number, -1)]
+
     def count(self, kind: str) -> int:
         """Return how many records of one kind there are."""
         return int(self.client.llen(self._key(kind)))

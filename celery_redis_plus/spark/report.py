@@ -14,8 +14,10 @@ import matplotlib as mpl
 mpl.use("svg")
 
 from matplotlib import pyplot as plt
+from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 
 from celery_redis_plus.spark.losses import sentence
+from celery_redis_plus.spark.timeline import Timeline
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -50,6 +52,13 @@ table{border-collapse:collapse;font-size:13px;display:block;overflow-x:auto}
 th,td{padding:.25rem .6rem;text-align:left;border-bottom:1px solid #e6e9ee;white-space:nowrap}
 td.n{text-align:right;font-variant-numeric:tabular-nums}svg{max-width:100%;height:auto}
 .none{color:#68707c}.warning{border-left:4px solid #b42318;padding-left:.8rem;font-weight:600}
+.chart{overflow-x:auto}.chart svg{min-width:44rem}
+.headline{display:flex;flex-wrap:wrap;gap:.4rem 2rem;margin:1.2rem 0}.headline dt{font-size:13px;color:#68707c}
+.headline dd{margin:0;font-size:1.35rem;font-variant-numeric:tabular-nums}
+.headline small{display:block;font-size:12px;color:#68707c}
+@media (prefers-color-scheme:dark){body{background:#14181f;color:#e3e7ee}h2{border-color:#3a4350}th,td{border-color:#2b323d}
+.none,.headline dt,.headline small{color:#98a2b1}svg text{fill:#c9d0da!important}
+svg [style*="stroke: #000000"]{stroke:#8d97a6!important}}
 """
 
 
@@ -61,20 +70,26 @@ def render(figures: Mapping[str, pd.DataFrame], *, title: str = "Celery tasks", 
         title: the page's heading.
         note: a line below it, such as the period.
     """
-    charts = {name: _svg(draw, figures) for name, draw in CHARTS.items()}
+    charts = {name: _svg(name, draw, figures) for name, draw in CHARTS.items()}
     parts = [f"<h1>{html.escape(title)}</h1>", f"<p>{html.escape(note)} Made {datetime.now(UTC):%Y-%m-%d %H:%M} UTC.</p>"]
     if text := warning(figures):
         parts.append(f'<p class="warning">{html.escape(text)}</p>')
-    parts += [f"<h2>{html.escape(name)}</h2>{chart}" for name, chart in charts.items()]
+    parts.append(_headline(figures))
+    parts += [f'<h2>{html.escape(name)}</h2><div class="chart">{chart}</div>' for name, chart in charts.items()]
     parts += [f"<h2>{html.escape(heading)}</h2>{_table(figures[name])}" for name, heading in TITLES.items() if name in figures]
-    head = f'<meta charset="utf-8"><title>{html.escape(title)}</title><style>{STYLE}</style>'
+    head = '<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
+    head += f"<title>{html.escape(title)}</title><style>{STYLE}</style>"
     return f'<!doctype html><html lang="en"><head>{head}</head><body>{"".join(parts)}</body></html>\n'
 
 
 def warning(figures: Mapping[str, pd.DataFrame]) -> str:
     """Return a sentence about what the figures lack; '' where nothing is known to be missing."""
-    losses, incomplete = figures["losses"], int(figures["incomplete"]["count"].sum())
-    parts = [sentence((str(why), int(rows["count"].sum())) for why, rows in losses.groupby("why"))]
+    incomplete = int(figures["incomplete"]["count"].sum())
+    parts = (
+        [sentence((str(why), int(count)) for why, count in figures["losses"].groupby("why")["count"].sum().items())]
+        if "losses" in figures
+        else []
+    )
     if incomplete:
         parts.append(f"the first events of {incomplete:,} messages are missing")
     missing = ", ".join(part for part in parts if part)
@@ -93,27 +108,42 @@ def save_figures(figures: Mapping[str, pd.DataFrame], directory: Path) -> list[P
 
 
 def draw_throughput(axes: Axes, figures: Mapping[str, pd.DataFrame]) -> None:
-    """Draw published, delivered, acked and failed messages a minute."""
-    frame = figures["throughput"]
-    for name in ("published", "delivered", "acked", "failed", "retried", "dead"):
-        if frame[name].any() or name in {"published", "acked"}:
-            axes.plot(frame["minute"], frame[name], label=name, linewidth=1.4)
-    axes.set_ylabel("messages a minute")
+    """Draw published, delivered, acked and failed messages a minute, or an hour of a long period."""
+    timeline = Timeline.of(figures)
+    if timeline is None:
+        return
+    counted = ("published", "delivered", "acked", "failed", "retried", "dead")
+    sums = timeline.sums(figures["throughput"], counted)
+    for name in counted:
+        if sums[name].any() or name in {"published", "acked"}:
+            axes.step(sums.index, sums[name], where="post", label=name, linewidth=1.4)
+    _over_time(axes, timeline, f"messages a{'n' if timeline.unit == 'hour' else ''} {timeline.unit}")
 
 
 def draw_backlog(axes: Axes, figures: Mapping[str, pd.DataFrame]) -> None:
-    """Draw the ready messages of the busiest queues."""
-    for queue, rows in _busiest(figures, "backlog"):
-        axes.step(rows["minute"], rows["backlog"], where="post", label=queue, linewidth=1.4)
-    axes.set_ylabel("ready messages")
+    """Draw the ready messages of the queues that have most of them, and all others together."""
+    timeline = Timeline.of(figures)
+    if timeline is None:
+        return
+    lines = {str(queue): timeline.levels(rows, "backlog") for queue, rows in figures["backlog"].groupby("queue")}
+    most = sorted(lines, key=lambda queue: -lines[queue].max())
+    for queue in most[:MAX_LINES]:
+        axes.step(lines[queue].index, lines[queue], where="post", label=queue, linewidth=1.4)
+    if others := most[MAX_LINES:]:
+        total = sum(lines[queue] for queue in others[1:]) + lines[others[0]]
+        axes.step(total.index, total, where="post", label=f"{len(others)} others", linewidth=1.4, linestyle=":")
+    _over_time(axes, timeline, "ready messages")
 
 
 def draw_waits(axes: Axes, figures: Mapping[str, pd.DataFrame]) -> None:
-    """Draw the 95th percentile of the wait for a delivery, of the busiest queues."""
+    """Draw the 95th percentile of the wait for a delivery, of the busiest queues; a gap where none was delivered."""
+    timeline = Timeline.of(figures)
+    if timeline is None:
+        return
     for queue, rows in _busiest(figures, "waits"):
-        known = rows.dropna(subset=["wait_p95_s"])
-        axes.plot(known["minute"], known["wait_p95_s"], label=queue, linewidth=1.4)
-    axes.set_ylabel("seconds, 95th percentile")
+        worst = timeline.worst(rows, "wait_p95_s")
+        axes.step(worst.index, worst, where="post", label=queue, linewidth=1.4)
+    _over_time(axes, timeline, "seconds, 95th percentile" + (", worst minute" if timeline.unit == "hour" else ""))
 
 
 def draw_tasks(axes: Axes, figures: Mapping[str, pd.DataFrame]) -> None:
@@ -126,6 +156,16 @@ def draw_tasks(axes: Axes, figures: Mapping[str, pd.DataFrame]) -> None:
         axes.plot(frame[f"{name}_p50_s"].fillna(0), bars, "|", color="black", markersize=9)
     axes.set_yticks(list(places), frame["task"])
     axes.set_xlabel("seconds (| is the median)")
+
+
+def _over_time(axes: Axes, timeline: Timeline, label: str) -> None:
+    axes.set_ylabel(label)
+    axes.set_ylim(bottom=0)
+    axes.set_xlim(timeline.start.to_pydatetime(), timeline.end.to_pydatetime())
+    locator = AutoDateLocator()
+    axes.xaxis.set_major_locator(locator)
+    axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))
+    axes.set_xlabel("time (UTC)")
 
 
 CHARTS = {
@@ -146,14 +186,39 @@ def draw(figures: Mapping[str, pd.DataFrame], path: Path) -> None:
     plt.close(figure)
 
 
-def _svg(painter: Any, figures: Mapping[str, pd.DataFrame]) -> str:
+def _headline(figures: Mapping[str, pd.DataFrame]) -> str:
+    """Return the figures that one wants to see first, beside those of the other period."""
+    this, *others = figures["headline"].to_dict("records")
+    lost = {"lost_events": figures["losses"]["count"].sum()} if "losses" in figures else {}
+    items = []
+    for name, value in {**this, **lost}.items():
+        if name == "period":
+            continue
+        before = f"<small>{_short(name, others[0][name])} before</small>" if others and name in others[0] else ""
+        items.append(f"<div><dt>{html.escape(_words(name))}</dt><dd>{_short(name, value)}{before}</dd></div>")
+    return f'<dl class="headline">{"".join(items)}</dl>'
+
+
+def _short(name: str, value: Any) -> str:
+    if value != value or value is None:  # noqa: PLR0124 - NaN differs from itself
+        return "-"
+    return f"{value:,.3g} s" if name.endswith("_s") else f"{int(value):,}"
+
+
+def _words(name: str) -> str:
+    return name.removesuffix("_s").replace("_", " ")
+
+
+def _svg(name: str, painter: Any, figures: Mapping[str, pd.DataFrame]) -> str:
     figure, axes = plt.subplots(figsize=(11, 3.4), layout="constrained")
     _paint(axes, painter, figures)
     text = io.StringIO()
-    figure.savefig(text, format="svg")
+    label = html.escape(f"Chart: {name}, {axes.get_ylabel() or axes.get_xlabel()}")
+    # Transparent: the page has a dark colour, too.
+    figure.savefig(text, format="svg", transparent=True)
     plt.close(figure)
     # Without the XML head, the picture is an element of the page.
-    return text.getvalue()[text.getvalue().index("<svg") :]
+    return text.getvalue()[text.getvalue().index("<svg") :].replace("<svg", f'<svg role="img" aria-label="{label}"', 1)
 
 
 def _paint(axes: Axes, painter: Any, figures: Mapping[str, pd.DataFrame]) -> None:

@@ -74,7 +74,7 @@ def within(tables: Mapping[str, DataFrame], period: Period) -> dict[str, DataFra
 
 def summaries(
     tables: Mapping[str, DataFrame],
-    losses: DataFrame,
+    losses: DataFrame | None = None,
     *,
     period: Period,
     against: Period | None = None,
@@ -84,7 +84,7 @@ def summaries(
 
     Args:
         tables: `messages`, `queues`, `tasks`, `workers`.
-        losses: the table `losses`.
+        losses: the table `losses`; None says nothing of them.
         period: what is reported.
         against: another period, to compare with.
         thresholds: for the anomalies.
@@ -93,8 +93,9 @@ def summaries(
     messages = chosen["messages"]
     frames = {
         "states": messages.groupBy("state").count().orderBy(sf.desc("count")),
+        "headline": _headline(messages, "this period"),
         "throughput": _throughput(chosen["queues"]),
-        "backlog": chosen["queues"].select("queue", "minute", "backlog").orderBy("minute"),
+        "backlog": _backlog(tables["queues"], period),
         "by_queue": _latency(messages, "queue"),
         "by_task": _latency(messages, "task"),
         "waits": chosen["queues"].select("queue", "minute", "wait_p50_s", "wait_p95_s").orderBy("minute"),
@@ -107,10 +108,49 @@ def summaries(
         "anomalies": anomalies(chosen, thresholds),
     }
     frames["incomplete"] = messages.where("not complete").groupBy("queue").count().orderBy(sf.desc("count"))
-    frames["losses"] = losses.where(period.touches("from_at", "to_at")).orderBy("noted_at", "queue", "why")
+    if losses is not None:
+        frames["losses"] = losses.where(period.touches("from_at", "to_at")).orderBy("noted_at", "queue", "why")
     if against is not None:
-        frames["comparison"] = _comparison(messages, within(tables, against)["messages"])
+        others = within(tables, against)["messages"]
+        frames["comparison"] = _comparison(messages, others)
+        frames["headline"] = frames["headline"].unionByName(_headline(others, "other period"))
+    frames["period"] = _bounds(tables["queues"], period)
     return {name: frame.toPandas() for name, frame in frames.items()}
+
+
+def _headline(messages: DataFrame, name: str) -> DataFrame:
+    """Return the figures that one wants to see first, in a row."""
+    figures = [
+        sf.count("*").alias("published"),
+        *(sf.count_if(sf.col("state") == state).alias(state.lower()) for state in ("COMPLETED", "RETRIED", "FAILED", "DEAD")),
+        *(
+            sf.percentile_approx(f"{column}_s", PERCENTILES[label], PERCENTILE_ACCURACY).alias(f"{column}_{label}_s")
+            for column in ("wait", "run")
+            for label in ("p50", "p95")
+        ),
+    ]
+    return messages.agg(*figures).select(sf.lit(name).alias("period"), "*")
+
+
+def _bounds(queues: DataFrame, period: Period) -> DataFrame:
+    """Return the start and the end of what the charts draw: of the period, without the time of which there are no tables."""
+    start, end = sf.min("minute"), sf.max("minute") + sf.expr("interval 1 minute")
+    if period.start:
+        start = sf.greatest(start, sf.lit(period.start))
+    if period.end:
+        end = sf.least(end, sf.lit(period.end))
+    return queues.agg(start.alias("start"), end.alias("end"))
+
+
+def _backlog(queues: DataFrame, period: Period) -> DataFrame:
+    """Return the backlogs in a period, and what each queue had before it: it stays until the queue's next event."""
+    columns = ("queue", "minute", "backlog")
+    found = queues.where(period.holds("minute")).select(*columns)
+    if period.start:
+        earlier = queues.where(sf.col("minute") < sf.lit(period.start)).groupBy("queue")
+        last = earlier.agg(sf.max("minute").alias("minute"), sf.max_by("backlog", "minute").alias("backlog"))
+        found = found.unionByName(last.select(*columns))
+    return found.orderBy("minute")
 
 
 def _throughput(queues: DataFrame) -> DataFrame:

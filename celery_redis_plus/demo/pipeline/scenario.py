@@ -9,13 +9,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from celery_redis_plus.demo.app import broker_prefix
+from celery_redis_plus.demo.environment import DemoFailed
 from celery_redis_plus.demo.expectations import Outcome
 from celery_redis_plus.demo.pipeline.app import LEDGER, QUEUE_OF_TASK, QUEUES, delay_of, task_of
-from celery_redis_plus.demo.pipeline.verification import Ledger, Reported, verify
+from celery_redis_plus.demo.pipeline.verification import Ledger, Reported, is_busy, verify
 from celery_redis_plus.event_log.stream import EventLog
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pyspark.sql import SparkSession
+    from pyspark.sql.streaming import StreamingQuery
 
     from celery_redis_plus.demo.console import Console
     from celery_redis_plus.demo.environment import Environment
@@ -27,6 +31,12 @@ KILL_AFTER_SHARE = 0.4
 #: For all tasks, seconds: a laptop needs one minute.
 TIMEOUT_S = 1200
 INGEST_INTERVAL_S = 2.0
+#: Messages between two looks at the victim. Workers may be faster than the publisher, which must not wait for them.
+MESSAGES_A_LOOK = 20
+#: Records of the ledger among which the victim's last one is.
+KILL_LOOK_BACK = 500
+#: A busy machine may start one of Spark's Python workers too late for it.
+STREAM_RESTARTS = 5
 IDLE_POLL_S = 0.5
 
 
@@ -67,14 +77,13 @@ class Pipeline:
     def _run(self, environment: Environment, console: Console, spark: SparkSession, exits: ExitStack) -> Outcome:
         for name in (SURVIVOR, VICTIM):
             environment.start_worker(name, QUEUES)
-        query = self._stream(environment, spark)
-        exits.callback(query.stop)
+        stream = _Stream(lambda: self._stream(environment, spark), console)
+        exits.callback(stream.stop)
         begun = time.monotonic()
-        self._publish(environment, console)
-        self._wait_for_the_work(environment, console)
+        self._publish(environment, console, stream)
+        self._wait_for_the_work(environment, console, stream)
         worked_s = time.monotonic() - begun
-        query.processAllAvailable()
-        query.stop()
+        stream.finish()
         console.say("all tasks have ended, and all events are in Parquet; aggregate and report")
         begun = time.monotonic()
         reported = self._aggregate(environment, spark)
@@ -98,16 +107,18 @@ class Pipeline:
         }
         return Outcome(TITLE, verify(ledger, reported, self.tasks, SURVIVOR), figures)
 
-    def _publish(self, environment: Environment, console: Console) -> None:
+    def _publish(self, environment: Environment, console: Console, stream: _Stream) -> None:
         with console.progress("published", self.tasks) as progress, environment.app.producer_or_acquire() as producer:
             for number in range(self.tasks):
                 task = task_of(number)
                 environment.app.send_task(
                     task, (number,), queue=QUEUE_OF_TASK[task], countdown=delay_of(number), producer=producer
                 )
+                if number % MESSAGES_A_LOOK == 0:
+                    self._kill_when_due(environment, console)
                 if number % 500 == 499:
                     progress(number + 1)
-                    self._kill_when_due(environment, console)
+                    stream.check()
             progress(self.tasks)
 
     def _stream(self, environment: Environment, spark: SparkSession) -> Any:
@@ -116,12 +127,13 @@ class Pipeline:
         source = {"url": environment.broker, "prefix": broker_prefix(environment.prefix), "readerName": "demo"}
         return ingest.start(spark, self.output / "tables", source, interval_s=INGEST_INTERVAL_S)
 
-    def _wait_for_the_work(self, environment: Environment, console: Console) -> None:
+    def _wait_for_the_work(self, environment: Environment, console: Console, stream: _Stream) -> None:
         """Wait until no message is left."""
         with console.progress("ended", self.tasks) as progress:
 
             def idle() -> bool:
                 progress(min(environment.task_log.count(LEDGER) // 2, self.tasks))
+                stream.check()
                 self._kill_when_due(environment, console)
                 sizes = [environment.sizes(queue) for queue in QUEUES]
                 return not any(size.ready + size.delayed + size.unacked for size in sizes)
@@ -130,8 +142,9 @@ class Pipeline:
 
     def _kill_when_due(self, environment: Environment, console: Console) -> None:
         if VICTIM in environment.workers and environment.task_log.count(LEDGER) >= 2 * self.tasks * KILL_AFTER_SHARE:
-            environment.kill_worker(VICTIM)
-            console.say(f"worker {VICTIM!r} was killed after {environment.task_log.count(LEDGER) // 2:,} tasks")
+            killed = environment.kill_if_busy(VICTIM, lambda: is_busy(environment.task_log.last(LEDGER, KILL_LOOK_BACK), VICTIM))
+            if killed:
+                console.say(f"worker {VICTIM!r} was killed after {environment.task_log.count(LEDGER) // 2:,} tasks")
 
     def _aggregate(self, environment: Environment, spark: SparkSession) -> Reported:
         from celery_redis_plus.spark import report, tables
@@ -158,3 +171,53 @@ class Pipeline:
             distinct=events.select("queue", "epoch", "n").distinct().count(),
             replay=dry,
         )
+
+
+class _Stream:
+    """The query that streams events into the tables: a failure is noticed at once, and what passes by itself outlived.
+
+    Args:
+        start: starts it, where the last one stopped.
+        console: hears of disturbances.
+    """
+
+    def __init__(self, start: Callable[[], StreamingQuery], console: Console) -> None:
+        self._start = start
+        self._console = console
+        self._restarts_left = STREAM_RESTARTS
+        self._query = start()
+
+    def check(self) -> None:
+        """Start it again where it has ended.
+
+        Raises:
+            DemoFailed: it has failed for good.
+        """
+        from celery_redis_plus.spark.query_runner import one_line, passes
+
+        error = self._query.exception()
+        if error is None:
+            return
+        self._restarts_left -= 1
+        if self._restarts_left < 0 or not passes(str(error)):
+            raise DemoFailed(f"the stream of events has ended: {one_line(str(error))}")
+        self._console.say(f"the stream of events starts again: {one_line(str(error))}")
+        self._query = self._start()
+
+    def finish(self) -> None:
+        """Wait until it has read everything, and stop it. Raises as `check`."""
+        from pyspark.errors import PySparkException
+
+        while True:
+            try:
+                self._query.processAllAvailable()
+            except PySparkException:
+                if self._query.exception() is None:
+                    raise
+                self.check()
+            else:
+                return self.stop()
+
+    def stop(self) -> None:
+        """Stop it."""
+        self._query.stop()

@@ -64,6 +64,12 @@ class Ledger:
         ]
 
 
+def is_busy(records: Sequence[Record], worker: str) -> bool:
+    """Return whether the last record of a worker is of a task that it has begun and not ended."""
+    last = next((record for record in reversed(records) if record["worker"] == worker), None)
+    return last is not None and "fate" not in last
+
+
 @dataclass(frozen=True)
 class Reported:
     """What the pipeline tells.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -35,7 +34,7 @@ def run_scenario(environment: Environment, console: Console) -> Outcome:
     for number in range(TASKS):
         environment.app.send_task(CRASHES, (number,), queue=CRASHES)
     environment.wait(lambda: ended(environment.task_log.read(CRASHES)) >= KILL_AFTER_TASKS, TIMEOUT_S, poll_s=0.01)
-    killed_at = _kill_in_the_middle_of_a_task(environment)
+    killed_at = environment.kill_in_the_middle(VICTIM, lambda: unfinished(environment.task_log.read(CRASHES), VICTIM), TIMEOUT_S)
     sizes = environment.sizes(CRASHES)
     before = environment.task_log.read(CRASHES)
     console.say(
@@ -108,22 +107,6 @@ def seconds_until_back(records: Sequence[Record], killed_at: float) -> float:
         r["number"]: r["at"] for r in records if r["event"] == "start" and r["worker"] == SURVIVOR and r["number"] in cut_off
     }
     return max((again.get(number, float("inf")) - killed_at for number in cut_off), default=0.0)
-
-
-def _kill_in_the_middle_of_a_task(environment: Environment) -> float:
-    """Kill the victim; freeze it first for a look, so that it is in the middle of a task for sure. Return the time."""
-    victim = environment.workers[VICTIM]
-    deadline = time.monotonic() + TIMEOUT_S
-    while time.monotonic() < deadline:
-        victim.freeze()
-        frozen_at = time.time()
-        if unfinished(environment.task_log.read(CRASHES), VICTIM):
-            environment.kill_worker(VICTIM)
-            return frozen_at
-        victim.thaw()
-        time.sleep(0.01)
-    environment.kill_worker(VICTIM)
-    return time.time()
 
 
 def _names(numbers: Sequence[int]) -> str:

@@ -1,0 +1,78 @@
+"""What the charts draw over time: an even line of steps, in which a minute without events is a minute with zeros.
+
+The tables per minute have rows only where something happened. A line from one such row to the next would draw messages through
+hours in which there were none, and end a backlog with its last event.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+import pandas as pd
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+Line = TypeVar("Line", pd.DataFrame, "pd.Series[float]")
+
+#: Longer periods are drawn by the hour.
+LONGEST_BY_MINUTE = pd.Timedelta(days=1)
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """The steps of a chart.
+
+    Attributes:
+        start, end: of the period, UTC.
+        step: how long a step is.
+    """
+
+    start: pd.Timestamp
+    end: pd.Timestamp
+    step: pd.Timedelta
+
+    @classmethod
+    def of(cls, figures: Mapping[str, pd.DataFrame]) -> Timeline | None:
+        """Return the timeline of a report's figures; None where nothing ever happened."""
+        start, end = figures["period"].loc[0, ["start", "end"]]
+        if pd.isna(start) or pd.isna(end) or start >= end:
+            return None
+        step = pd.Timedelta(minutes=1) if end - start <= LONGEST_BY_MINUTE else pd.Timedelta(hours=1)
+        return cls(start.floor(step), end.ceil(step), step)
+
+    @property
+    def unit(self) -> str:
+        """The step's name."""
+        return "minute" if self.step == pd.Timedelta(minutes=1) else "hour"
+
+    @property
+    def steps(self) -> pd.DatetimeIndex:
+        """The beginning of each step."""
+        return pd.date_range(self.start, self.end, freq=self.step, inclusive="left")
+
+    def sums(self, rows: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
+        """Return the sums of columns of counts in each step; 0 where nothing happened."""
+        found = rows.groupby(rows["minute"].dt.floor(self.step))[list(columns)].sum()
+        return self._closed(found.reindex(self.steps, fill_value=0))
+
+    def levels(self, rows: pd.DataFrame, column: str) -> pd.Series[float]:
+        """Return a column that stays as it is until the next row, such as a backlog: its value at the end of each step.
+
+        A row before the timeline is what it begins with; without one it begins with 0.
+        """
+        ordered = rows.sort_values("minute")
+        found = ordered.groupby(ordered["minute"].dt.floor(self.step))[column].last()
+        return self._closed(found.reindex(found.index.union(self.steps)).ffill().reindex(self.steps).fillna(0))
+
+    def worst(self, rows: pd.DataFrame, column: str) -> pd.Series[float]:
+        """Return the largest value of a column in each step; a gap where there is none."""
+        return self._closed(rows.groupby(rows["minute"].dt.floor(self.step))[column].max().reindex(self.steps))
+
+    def _closed(self, line: Line) -> Line:
+        """Return a line with its last value at the end of the timeline, too: a step has a width."""
+        last = line.iloc[[-1]]
+        last.index = [self.end]
+        return pd.concat([line, last])
