@@ -1,5 +1,6 @@
 #!lua flags=allow-oom
--- Adds bindings to an exchange, or removes them, and moves its version on where something changed.
+-- Adds bindings to an exchange, or removes them, and moves its version on where something changed. A version that is no number, which
+-- somebody else wrote, is written anew.
 -- KEYS  1 binding (hash)
 -- ARGV  1 'bind', 'unbind' or 'clear' (all), then the bindings
 -- Returns the version.
@@ -15,7 +16,12 @@ if clears then changed = redis.call('HLEN', KEYS[1]) - redis.call('HEXISTS', KEY
 for i = 2, #ARGV do
   if redis.call('HEXISTS', KEYS[1], ARGV[i]) == (binds and 0 or 1) then changed = changed + 1 end
 end
-if changed == 0 then return tonumber(redis.call('HGET', KEYS[1], 'version') or 0) end
+local known = redis.call('HGET', KEYS[1], 'version')
+if known and not (#known < 17 and string.find(known, '^%d+$')) then
+  redis.call('HDEL', KEYS[1], 'version')
+  changed = changed + 1
+end
+if changed == 0 then return tonumber(known or 0) end
 -- The version first: one that moved for nothing makes publishers look once more, one that stood still would leave them with the old.
 if redis.call('HEXISTS', KEYS[1], 'version') == 0 then
   -- A new hash must not repeat a version that a publisher remembers from the one before.

@@ -148,15 +148,18 @@ class DeadLetterForwarder:
         if not exchange:
             return [routing_key] if routing_key else []
         # One by one: each is read again before the next one is asked for.
-        for name in chain((exchange,), self._bindings.alternates(exchange)):
-            if name not in tables:
-                tables[name] = self._bindings.refresh(name) if self._lanes is None else self._lanes.refresh(name)
-            try:
+        try:
+            for name in chain((exchange,), self._bindings.alternates(exchange)):
+                if name not in tables:
+                    tables[name] = self._bindings.refresh(name) if self._lanes is None else self._lanes.refresh(name)
                 targets = list(tables[name].route(routing_key, letter.headers))
-            except Exception as error:
-                raise unreadable(error) from error
-            if targets:
-                return targets
+                if targets:
+                    return targets
+        except (RedisError, OSError):
+            raise
+        except Exception as error:
+            # The letter's headers, or an exchange's record.
+            raise unreadable(error) from error
         return []
 
     def _keep(self, queue: str, exchange: str | None, stranded: Mapping[str, BaseException | None]) -> None:

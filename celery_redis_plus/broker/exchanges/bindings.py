@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -20,7 +20,7 @@ from celery_redis_plus.broker.exchanges.routing import (
     encode_binding,
 )
 from celery_redis_plus.connection.scans import SCANNED_A_CALL, escaped_glob
-from celery_redis_plus.errors import PreconditionFailed
+from celery_redis_plus.errors import InvalidArgument, PreconditionFailed
 from celery_redis_plus.keys import decode_name, encode_name
 from celery_redis_plus.scripts import script
 
@@ -80,11 +80,13 @@ class Bindings:
         #: As they were read last. A publish that goes by one has the server compare (`lua/publish_fanout.lua`).
         self._records: dict[str, _Known] = {}
         self._tables: dict[str, _Cached] = {}
+        #: What somebody else wrote, and cannot be read: told once. Exchange and text of a record, or of a binding.
+        self._told: set[tuple[str, bytes]] = set()
 
     # -- exchanges ------------------------------------------------------------------------------------------------------
 
     def declare(self, exchange: str, record: ExchangeRecord) -> None:
-        """Store the exchange, or check that the one that stands agrees.
+        """Store the exchange, or check that the one that stands agrees. A record that cannot be read is replaced.
 
         Raises:
             InvalidArgument: the type or an argument is not allowed.
@@ -92,21 +94,34 @@ class Bindings:
         """
         record.check(exchange)
         # Asked each time: another process may have deleted it, and declared it as another one.
-        current = self._note(exchange, self._store(exchange, record))
+        text = self._store(exchange, record)
+        try:
+            current = self._note(exchange, text)
+        except InvalidArgument as error:
+            logger.warning("%s: it is declared anew", error, extra={"exchange": exchange})
+            current = self._note(exchange, self._store(exchange, record, unreadable=text))
         difference = None if record.is_same(current) else record.difference(current, exchange)
         if difference is not None:
             raise PreconditionFailed(difference)
         self._knowledge.declared_exchange(exchange, record)
 
     def _note(self, exchange: str, text: bytes) -> ExchangeRecord:
-        """Remember a record as it stands on the server, and return it."""
+        """Remember a record as it stands on the server, and return it.
+
+        Raises:
+            InvalidArgument: it cannot be read; the next declaration of the exchange replaces it.
+        """
         known = self._records.get(exchange)
         if known is None or known.text != text:
-            known = self._records[exchange] = _Known(decode_exchange(text), text)
+            try:
+                record = decode_exchange(text)
+            except InvalidArgument as error:
+                raise InvalidArgument(f"the record of exchange {exchange!r} cannot be read ({error})") from error
+            known = self._records[exchange] = _Known(record, text)
         return known.record
 
-    def _store(self, exchange: str, record: ExchangeRecord) -> bytes:
-        """Store a record where there is none; return the one that stands."""
+    def _store(self, exchange: str, record: ExchangeRecord, *, unreadable: bytes = b"") -> bytes:
+        """Store a record where there is none, or one with the text `unreadable`; return the one that stands."""
         if self._knowledge.unchecked:
             self.check_flush()
         keys, more = [self._keys.exchanges], []
@@ -116,7 +131,7 @@ class Bindings:
             keys.append(self._fanout_keys(exchange).meta)
             more = [Limits.of(arguments).encode(), arguments.encode()]
         stands: bytes = self._commands.call(
-            script("declare_exchange"), keys, encode_name(exchange), encode_exchange(record, exchange), *more
+            script("declare_exchange"), keys, encode_name(exchange), encode_exchange(record, exchange), unreadable, *more
         )
         return stands
 
@@ -145,8 +160,9 @@ class Bindings:
     def alternates(self, exchange: str) -> Iterator[str]:
         """Yield the exchanges that get unroutable messages of `exchange`: its `alternate-exchange`, that one's own, and so on.
 
-        Each comes once, so a circle ends; the chain ends as well at an exchange that does not exist, with a warning. It goes by
-        what `known` returns when each is asked for: who takes them one by one, and tries each, goes by the last declarations.
+        Each comes once, so a circle ends; the chain ends as well, with a warning, at an exchange that does not exist or whose
+        record cannot be read. It goes by what `known` returns when each is asked for: who takes them one by one, and tries
+        each, goes by the last declarations.
         Source: https://www.rabbitmq.com/docs/ae
         """
         met = {exchange}
@@ -155,9 +171,13 @@ class Bindings:
             alternate = None if record is None else record.alternate_exchange
             if alternate is None or alternate in met:
                 return
-            if self.known(alternate) is None:
+            try:
+                what = "does not exist" if self.known(alternate) is None else ""
+            except InvalidArgument:
+                what = "has a record that cannot be read"
+            if what:
                 logger.warning(
-                    "the alternate exchange %r of exchange %r does not exist", alternate, exchange, extra={"exchange": exchange}
+                    "the alternate exchange %r of exchange %r %s", alternate, exchange, what, extra={"exchange": exchange}
                 )
                 return
             met.add(alternate)
@@ -169,10 +189,22 @@ class Bindings:
         return [decode_name(name) for name in self._commands.command("HKEYS", self._keys.exchanges)]
 
     def of_type(self, kind: str) -> dict[str, ExchangeRecord]:
-        """Return the exchanges of a type: name -> record."""
+        """Return the exchanges of a type: name -> record. Those whose record cannot be read are left out."""
         flat = self._commands.command("HGETALL", self._keys.exchanges)
-        records = {decode_name(name): decode_exchange(record) for name, record in zip(flat[::2], flat[1::2], strict=True)}
+        records = {}
+        for name, text in zip(map(decode_name, flat[::2]), flat[1::2], strict=True):
+            try:
+                records[name] = decode_exchange(text)
+            except InvalidArgument as error:
+                line = f"the record of exchange {name!r} cannot be read ({error}): it is left out until it is declared again"
+                self._tell(name, text, line)
         return {name: record for name, record in records.items() if record.type == kind}
+
+    def _tell(self, exchange: str, text: bytes, line: str) -> None:
+        """Log once what is wrong with a record, or with a binding."""
+        if (exchange, text) not in self._told:
+            self._told.add((exchange, text))
+            logger.warning("%s", line, extra={"exchange": exchange})
 
     def delete(self, exchange: str) -> None:
         """Remove the exchange and its bindings; its queues stay."""
@@ -216,7 +248,7 @@ class Bindings:
         pattern = escaped_glob(prefixes[0]) + b"*" if len(prefixes) == 1 else b"*"
         removed = []
         for exchange, fields in self._scan(pattern).items():
-            doomed = [decode_binding(field) for field in fields if field.startswith(prefixes)]
+            doomed = self._decoded(exchange, (field for field in fields if field.startswith(prefixes)))
             if doomed:
                 self.unbind(exchange, *doomed)
                 removed += [(exchange, binding) for binding in doomed]
@@ -290,7 +322,7 @@ class Bindings:
 
     def restore_lost(self, exchange: str) -> None:
         """Declare again what this process has bound to the exchange, where the server has lost it."""
-        version = int(self._commands.command("HGET", self._keys.binding(exchange), BINDINGS_VERSION) or 0)
+        version = self._commands.command("HGET", self._keys.binding(exchange), BINDINGS_VERSION)
         if not version or self._flushes.get(exchange, self._first_flush) != self._knowledge.flushes:
             self.refresh(exchange)
 
@@ -337,8 +369,23 @@ class Bindings:
     def _read(self, exchange: str) -> tuple[int, list[Binding]]:
         flat = self._commands.command("HGETALL", self._keys.binding(exchange))
         fields = dict(zip(flat[::2], flat[1::2], strict=True))
-        version = int(fields.pop(BINDINGS_VERSION, 0))
-        return version, [decode_binding(field) for field in fields]
+        version: bytes = fields.pop(BINDINGS_VERSION, b"0")
+        bindings = self._decoded(exchange, fields)
+        if version.isdigit() and len(version) < 17:
+            return int(version), bindings
+        self._tell(exchange, version, f"the version of the bindings of exchange {exchange!r} is no number: it is written anew")
+        return int(self._commands.call(script("bind"), [self._keys.binding(exchange)], "bind")), bindings
+
+    def _decoded(self, exchange: str, fields: Iterable[bytes]) -> list[Binding]:
+        """Return bindings; one that cannot be read is left out, and named in the log."""
+        bindings = []
+        for field in fields:
+            try:
+                bindings.append(decode_binding(field))
+            except InvalidArgument as error:
+                line = f"exchange {exchange!r}: {error}; it is left out (celery-redis-plus check --repair removes it)"
+                self._tell(exchange, field, line)
+        return bindings
 
 
 class Check:
@@ -350,6 +397,6 @@ class Check:
         commands.command_nowait("HGET", key, BINDINGS_VERSION, done=self._answered)
 
     def _answered(self, reply: bytes | None, error: Exception | None) -> None:
-        self.moved = error is None and int(reply or 0) != self._known.version
+        self.moved = error is None and (reply or b"0") != b"%d" % self._known.version
         if error is None and not self.moved:
             self._known.confirmed_at = clock.now_s()

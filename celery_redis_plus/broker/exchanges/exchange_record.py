@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from celery_redis_plus.broker.arguments.exchange_limits import exchange_limits
 from celery_redis_plus.broker.arguments.field_tables import first_difference, inequivalent, pack_table, to_text, unpack_table
-from celery_redis_plus.broker.exchanges.routing import EXCHANGE_TYPES
+from celery_redis_plus.broker.exchanges.routing import EXCHANGE_TYPES, SHOWN
 from celery_redis_plus.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -132,9 +132,9 @@ def decode_exchange(text: str | bytes) -> ExchangeRecord:
     """
     try:
         data = json.loads(text)
-    except ValueError as error:
-        raise InvalidArgument(f"stored exchange {text!r} is no JSON") from error
+    except (ValueError, RecursionError) as error:
+        raise InvalidArgument(f"stored exchange {text[:SHOWN]!r} is no JSON") from error
     if not isinstance(data, dict) or not isinstance(data.get("type"), str):
-        raise InvalidArgument(f"stored exchange {text!r} names no type")
+        raise InvalidArgument(f"stored exchange {text[:SHOWN]!r} names no type")
     arguments = unpack_table(data.get("arguments") or {})
     return ExchangeRecord(data["type"], data.get("durable", False), data.get("auto_delete", False), arguments)

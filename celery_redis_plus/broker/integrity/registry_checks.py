@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from celery_redis_plus.broker.arguments.queue_arguments import QueueArguments
+from celery_redis_plus.broker.exchanges.exchange_record import decode_exchange
 from celery_redis_plus.broker.exchanges.routing import decode_binding
 from celery_redis_plus.broker.integrity.rules import Violation
 from celery_redis_plus.broker.queues.queue_ids import number_of
@@ -187,20 +188,31 @@ class RegistryChecks:
     # -- bindings ---------------------------------------------------------------------------------------------------------
 
     def _bindings(self, exchange: str, queues: dict[str, _Queue], now_ms: int) -> Iterator[Suspect]:
+        record = self._commands.command("HGET", self._keys.exchanges, encode_name(exchange))
+        if record is not None:
+            try:
+                decode_exchange(record)
+            except InvalidArgument as error:
+                yield Suspect(Violation("unreadable-exchange", exchange, "", str(error)), None)
         key = self._keys.binding(exchange)
         flat = self._commands.command("HGETALL", key)
         texts = dict(zip(flat[::2], flat[1::2], strict=True))
-        if texts and BINDINGS_VERSION not in texts:
-            yield Suspect(
-                Violation("no-version", exchange, "", "publishers do not notice changes"),
-                # Versions start from the clock (`lua/bind.lua`), so that none comes twice.
-                partial(self._commands.command, "HSETNX", key, BINDINGS_VERSION, now_ms),
+        if texts and not texts.get(BINDINGS_VERSION, b"").isdigit():
+            # Versions start from the clock (`lua/bind.lua`, which replaces one that is no number), so that none comes twice.
+            repair = (
+                partial(self._commands.call, script("bind"), [key], "bind")
+                if BINDINGS_VERSION in texts
+                else partial(self._commands.command, "HSETNX", key, BINDINGS_VERSION, now_ms)
             )
+            yield Suspect(Violation("no-version", exchange, "", "publishers do not notice changes"), repair)
         for text in texts.keys() - {BINDINGS_VERSION}:
             try:
                 name = decode_binding(text).queue
             except InvalidArgument as error:
-                yield Suspect(Violation("unreadable-binding", exchange, text.decode(errors="replace"), str(error)), None)
+                yield Suspect(
+                    Violation("unreadable-binding", exchange, text.decode(errors="replace"), str(error)),
+                    partial(self._commands.call, script("bind"), [key], "unbind", text),
+                )
                 continue
             queue = queues.get(name)
             if queue is not None and (queue.id is not None or queue.listed == LASTING):

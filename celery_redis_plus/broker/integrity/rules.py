@@ -55,7 +55,10 @@ RULES: dict[str, Rule] = {
     "left-behind": Rule("a transient queue is gone, and its keys are still there", "they are removed"),
     "orphan-keys": Rule("a queue that does not exist has wake-ups or a trash", "they are removed"),
     "dead-binding": Rule("a binding leads to a queue that does not exist", "it is removed"),
-    "unreadable-binding": Rule("a binding cannot be read"),
+    "unreadable-binding": Rule("a binding cannot be read; messages are routed without it", "it is removed"),
+    "unreadable-exchange": Rule(
+        "an exchange's record cannot be read, so nothing can be published to it until an application declares it again"
+    ),
     "no-version": Rule("an exchange's bindings have no version, so publishers miss their changes", "they get one"),
     "duplicate-id": Rule("two queues have the same id, so two messages may get the same tag", "one of them gets a new id"),
     "id-counter-behind": Rule("the next queue would get an id that another has", "the counter is moved on"),

@@ -97,13 +97,27 @@ def test_dead_bindings_are_removed_and_live_ones_stay(state, broker):
 
 def test_what_cannot_be_read_is_reported_and_left_alone(state, broker):
     broker.declare("r", "new")
-    state.client.hset(broker.keys.binding("e"), mapping={"version": 1, "no json": ""})
+    state.client.hset(broker.keys.exchanges, "e", "no json")
     state.client.hset(broker.keys.queue("r").meta, "arguments", "no json")
     state.client.hset(broker.keys.queue("new").meta, "format", 99)
     before = state.client.hgetall(broker.keys.queue("new").meta)
 
-    assert set(state.rules(repair=True)) == {"unreadable-binding", "unreadable-record", "newer-format"}
+    assert set(state.rules(repair=True)) == {"unreadable-exchange", "unreadable-record", "newer-format"}
     assert state.client.hgetall(broker.keys.queue("new").meta) == before
+
+
+@pytest.mark.parametrize("version", [b"1", b"text"])
+def test_bindings_that_cannot_be_read_are_removed(state, broker, version):
+    bindings = Bindings(broker.commands, broker.keys)
+    bindings.declare("e", ExchangeRecord("topic"))
+    bindings.bind("e", Binding("q", "k"))
+    state.client.hset(broker.keys.binding("e"), mapping={"version": version, "no json": "", '["q",5]': ""})
+    rules = {"unreadable-binding": 2} | ({} if version.isdigit() else {"no-version": 1})
+
+    assert state.rules() == rules
+    state.repair()
+    assert state.check() == []
+    assert [binding.queue for binding in bindings.all("e")] == ["q"]
 
 
 def test_a_key_of_another_type_is_named_and_stays(state):
