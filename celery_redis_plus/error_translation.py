@@ -122,7 +122,7 @@ def translate(exc: Exception, address: Place, about: str = "") -> Exception:
     return translated
 
 
-def concerns_keys(error: redis_errors.ResponseError) -> bool:
+def concerns_keys(error: Exception) -> bool:
     """Return whether a translated error reply is about what the keys of its call hold, and not about the server or the user."""
     return type(error) is redis_errors.ResponseError or isinstance(error, WrongKeyType)
 

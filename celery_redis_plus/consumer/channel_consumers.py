@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
 from celery_redis_plus.broker.consumers.active_tasks import inactive
 from celery_redis_plus.broker.consumers.registry import NOT_INTERESTED, Consumer
+from celery_redis_plus.broker.queue_failures import QueueFailures
 from celery_redis_plus.consumer.fanout_consumer import DecodeBroadcast, FanoutConsumer
 from celery_redis_plus.consumer.queue_browser import QueueBrowser
 from celery_redis_plus.consumer.queue_consumers import Credit, QueueConsumers
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from celery_redis_plus.consumer.delivery_turns import Deliver, OnCancel, Payload
     from celery_redis_plus.consumer.server_consumer import ServerConsumer
     from celery_redis_plus.stored_message import Claimed
+
+logger = logging.getLogger(__name__)
 
 #: Milliseconds for which an auto-delete queue for replies outlives its last consumer.
 REPLIES_STAY_MS = 5_000
@@ -47,6 +51,7 @@ class ChannelConsumers:
         """
         connection = self._connection = server.connection
         self._server = server
+        self._failures = QueueFailures(connection.commands, logger, "cannot be left in order")
         self._credit = credit
         self.queues = QueueConsumers(connection, server.restricted_queues, credit, decode=decode, on_end=self._ended_by_server)
         self.fanout = FanoutConsumer(connection, credit, self.queues.consumed, decode=decode_broadcast)
@@ -327,17 +332,24 @@ class ChannelConsumers:
             credit.give_back(delivered)
         elif active_tasks.is_stopping():
             credit.give_back(inactive(delivered, active_tasks))
-        for tag in list(self._queue_of):
-            self._cancel(tag)
+        for tag, queue in list(self._queue_of.items()):
+            self._contained(queue, self._cancel, tag)
         for queue in self._asked:
             service.watched.remove(queue, self._connection.id)
-            self._leave_queue(queue)
+            self._contained(queue, self._leave_queue, queue)
         self.queues.release_buffered()
         # The session lives, and other channels use it: only this channel's own deliveries are left to maintenance.
         left = credit.unsettled()
         credit.forget()
         if left:
             service.unacked_messages.orphan(left)
+
+    def _contained(self, queue: str, leave: Callable[[str], None], what: str) -> None:
+        """Call `leave(what)`; what the keys of `queue` hold keeps no other from being left."""
+        try:
+            leave(what)
+        except ResponseError as error:
+            self._failures.contain(error, queue)
 
     def abandon(self) -> None:
         """Leave what a broken session has not settled to maintenance, which outlives the connection."""

@@ -175,7 +175,7 @@ class RestrictedQueues:
         try:
             self._claim_by_rules(result, consumer, count, credit)
         except ResponseError as error:
-            self._claim_commands.contain(error, consumer.queue)
+            self._claim_commands.failures.contain(error, consumer.queue)
             result.recheck_at[consumer.queue] = clock.now_s() + FAILED_AGAIN_S
 
     def _claim_by_rules(self, result: FetchResult, consumer: Consumer, count: int, credit: int) -> None:

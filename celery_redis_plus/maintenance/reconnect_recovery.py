@@ -6,7 +6,10 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING
 
+from redis.exceptions import ResponseError
+
 from celery_redis_plus import clock
+from celery_redis_plus.broker.queue_failures import QueueFailures
 from celery_redis_plus.maintenance.time_slices import Slice
 from celery_redis_plus.scripts import script
 
@@ -22,6 +25,8 @@ logger = logging.getLogger(__name__)
 
 #: Seconds between two checks of messages whose outcome is unknown.
 ORPHAN_CHECK_S = 0.5
+#: Seconds until a queue that refuses a settlement, for what its keys hold, is tried again.
+REFUSED_AGAIN_S = 5.0
 #: Seconds until a broken session is checked once more: its last claim may have been under way to the server.
 SESSION_RECHECK_S = 5.0
 #: Entries of the index that one script call reads.
@@ -47,6 +52,9 @@ class ReconnectRecovery:
         self._returning: deque[tuple[str, str, bytes, int]] = deque()
         #: Broken sessions that are looked at for the first time, with their queues.
         self._under_way: dict[str, frozenset[str]] = {}
+        #: Settlements that their queues refuse: when they are tried again, on `clock`, in seconds, and the messages.
+        self._refused: list[tuple[float, Settlement, list[UnackedMessage]]] = []
+        self._failures = QueueFailures(commands, logger, "refuses settlements")
         #: Decides for Celery; without one every unsettled message goes back, as AMQP does.
         self.active_tasks: ActiveTasks | None = None
 
@@ -55,15 +63,19 @@ class ReconnectRecovery:
         """When to run next, on `clock`, in seconds; infinity when nothing is open."""
         if self._unacked_messages.waiting or self._returning:
             return 0.0
-        due = [at for at, _, _ in self._rechecks]
+        due = [at for at, _, _ in (*self._rechecks, *self._refused)]
         if self._unacked_messages.orphaned():
             due.append(self._check_at)
         return min(due, default=float("inf"))
 
     def run(self) -> None:
         """Do what is open. Raises as `CommandConnection.call` does; nothing is forgotten then."""
-        self._carry_out()
         now = clock.now_s()
+        for refused in [refused for refused in self._refused if refused[0] <= now]:
+            self._refused.remove(refused)
+            for unacked in refused[2]:
+                self._unacked_messages.defer(unacked, refused[1])
+        self._carry_out()
         fresh = self._fresh()
         if fresh or now >= self._check_at:
             # At once for a session that has just broken: its consumers leave when its messages are back.
@@ -78,7 +90,13 @@ class ReconnectRecovery:
             self._rechecks.remove(recheck)
         slice_ = Slice()
         while self._returning and not slice_.over:
-            self._hand_back_page(*self._returning[0])
+            try:
+                self._hand_back_page(*self._returning[0])
+            except ResponseError as error:
+                session, queue, _, _ = self._returning[0]
+                self._failures.contain(error, queue)
+                self._returning.popleft()
+                self._rechecks.append((clock.now_s() + REFUSED_AGAIN_S, session, frozenset((queue,))))
         busy = {returning[0] for returning in self._returning}
         for session in [session for session in self._under_way if session not in busy]:
             queues = self._under_way.pop(session)
@@ -92,16 +110,20 @@ class ReconnectRecovery:
         return {session: queues for session, queues in new.items() if queues or session not in self._under_way}
 
     def _carry_out(self) -> None:
-        by_settlement: dict[Settlement, list[UnackedMessage]] = {}
+        batches: dict[tuple[Settlement, str], list[UnackedMessage]] = {}
         for unacked in self._unacked_messages.take_deferred():
             if unacked.settlement is not None:
-                by_settlement.setdefault(unacked.settlement, []).append(unacked)
+                batches.setdefault((unacked.settlement, unacked.queue), []).append(unacked)
         try:
-            for settlement, messages in list(by_settlement.items()):
-                self._acknowledger.settle(messages, settlement)
-                del by_settlement[settlement]
+            for (settlement, queue), messages in list(batches.items()):
+                try:
+                    self._acknowledger.settle(messages, settlement)
+                except ResponseError as error:
+                    self._failures.contain(error, queue)
+                    self._refused.append((clock.now_s() + REFUSED_AGAIN_S, settlement, messages))
+                del batches[settlement, queue]
         finally:
-            self._unacked_messages.finish_deferred(unacked for messages in by_settlement.values() for unacked in messages)
+            self._unacked_messages.finish_deferred(unacked for messages in batches.values() for unacked in messages)
 
     def _decide(self) -> None:
         for unacked in self._unacked_messages.orphaned():

@@ -71,7 +71,8 @@ class RestingQueues:
             return queues
         keys = [self._keys.queue(queue) for queue in ids]
         places = [place for of_queue in keys for place in of_queue.places()]
-        messages, *found = self._commands.ask([("EXISTS", *places), *(("HGET", of_queue.meta, "id") for of_queue in keys)])
+        # A record of another type is none that was found empty: the sweep tells of it.
+        messages, *found = self._commands.pipeline([("EXISTS", *places), *(("HGET", of_queue.meta, "id") for of_queue in keys)])
         if messages:
             return queues
         same = {queue for queue, record_id in zip(ids, found, strict=True) if (record_id or b"") == ids[queue]}

@@ -13,6 +13,7 @@ from redis.exceptions import RedisError, ResponseError
 from celery_redis_plus import clock
 from celery_redis_plus.broker.consumers.failures import log_deaths, log_pause, read_deaths
 from celery_redis_plus.broker.consumers.settlement import Settlement
+from celery_redis_plus.error_translation import concerns_keys
 from celery_redis_plus.events import pack_text
 from celery_redis_plus.scripts import Script, script
 
@@ -230,11 +231,10 @@ class Acknowledger:
             # As for most messages: the rest of this costs as much as the call itself.
             self._send([acks], Settlement.ACK, is_free=is_free, buffered=buffered)
             return
-        queues: dict[str, list[UnackedMessage]] = {}
-        for unacked in acks:
-            queues.setdefault(unacked.queue, []).append(unacked)
         batches = [
-            messages[at : at + SETTLED_A_CALL] for messages in queues.values() for at in range(0, len(messages), SETTLED_A_CALL)
+            messages[at : at + SETTLED_A_CALL]
+            for messages in by_queue(acks).values()
+            for at in range(0, len(messages), SETTLED_A_CALL)
         ]
         self._send(batches, Settlement.ACK, is_free=is_free, buffered=buffered)
 
@@ -291,20 +291,28 @@ class Acknowledger:
             )
 
     def settle_or_defer(self, messages: Sequence[UnackedMessage], settlement: Settlement) -> None:
-        """Settle messages and wait for the replies. Raises as `CommandConnection.call` does; maintenance then settles them."""
+        """Settle messages and wait for the replies.
+
+        Raises as `CommandConnection.call` does; maintenance then settles them. It also does where the keys of their queue do not
+        allow it, and nothing is raised.
+        """
+        left = by_queue(messages)
         try:
-            self.settle(messages, settlement)
-        except Exception:
-            for unacked in messages:
-                self._unacked_messages.defer(unacked, settlement)
-            raise
+            for queue, batch in list(left.items()):
+                try:
+                    self.settle(batch, settlement)
+                except ResponseError as error:
+                    if not concerns_keys(error):
+                        raise
+                    self._log_refusal(error, settlement, queue)
+                    continue
+                del left[queue]
+        finally:
+            self._defer(left.values(), settlement)
 
     def settle(self, messages: Iterable[UnackedMessage], settlement: Settlement) -> None:
         """Settle messages and wait for the replies. Raises as `CommandConnection.call` does; the messages then stay unacked."""
-        queues: dict[str, list[UnackedMessage]] = {}
-        for unacked in messages:
-            queues.setdefault(unacked.queue, []).append(unacked)
-        for batch in queues.values():
+        for batch in by_queue(messages).values():
             for at in range(0, len(batch), SETTLED_A_CALL):
                 part = batch[at : at + SETTLED_A_CALL]
                 if errors := _errors(part, settlement):
@@ -379,6 +387,14 @@ class Acknowledger:
         if requeues:
             return keys.state_keys, [self._delivery_limit, self._dead_letter_max, REQUEUES[settlement], *triples]
         return keys.release, [int(settlement is not Settlement.RELEASE_UNSEEN), *triples]
+
+
+def by_queue(messages: Iterable[UnackedMessage]) -> dict[str, list[UnackedMessage]]:
+    """Return messages by their queues."""
+    queues: dict[str, list[UnackedMessage]] = {}
+    for unacked in messages:
+        queues.setdefault(unacked.queue, []).append(unacked)
+    return queues
 
 
 def _with_outcome(unacked: UnackedMessage) -> str:

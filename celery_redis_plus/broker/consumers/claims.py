@@ -11,11 +11,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from redis.exceptions import ResponseError
-
 from celery_redis_plus.broker.consumers.failures import log_deaths, read_deaths
-from celery_redis_plus.broker.line_interval import LineInterval
-from celery_redis_plus.error_translation import concerns_keys, translate
+from celery_redis_plus.broker.queue_failures import QueueFailures
 from celery_redis_plus.events import pack_text, unpack_text
 from celery_redis_plus.keys import decode_name
 from celery_redis_plus.scripts import script
@@ -35,8 +32,6 @@ logger = logging.getLogger(__name__)
 MAX_CLAIMED = 500
 #: Bytes of payload after which a claim takes no further message.
 MAX_CLAIMED_BYTES = 1_000_000
-#: Seconds between two lines in the log about a queue that cannot be claimed from.
-FAILED_LOG_S = 60.0
 #: Ends the header of a Celery task that has expired.
 EXPIRED = b" expired"
 #: Most queues a claim looks at; hot ones come first (100 queues in one call cost 10 ms when all are cold).
@@ -138,7 +133,8 @@ class ClaimCommands:
         self._claim = script("claim")
         self._claim_restricted = script("claim_restricted")
         self._worker = ""
-        self._failed = LineInterval(FAILED_LOG_S)
+        #: Takes the errors of queues that cannot be claimed from.
+        self.failures = QueueFailures(commands, logger, "cannot be claimed from")
 
     @property
     def worker(self) -> str:
@@ -197,28 +193,26 @@ class ClaimCommands:
         return names
 
     def read(self, reply: Sequence[bytes], names: Sequence[str]) -> Batch:
-        """Return what a claim of the queues `names` brought, from the script's reply; log where it could not claim from one."""
+        """Return what a claim of the queues `names` brought, from the script's reply; log where it could not claim from one.
+
+        Raises:
+            redis.exceptions.RedisError: the server refused commands of the script, and not for what the keys of a queue hold.
+        """
         batch = batch_of(reply, names)
         for queue, why in batch.failures.items():
-            self._log_failure(queue, why)
+            if batch.messages:
+                self.failures.log(why, queue, self._call_of(queue))
+            else:
+                self.failures.contain_text(why, queue, self._call_of(queue))
         return batch
-
-    def contain(self, error: ResponseError, queue: str) -> None:
-        """Log that a queue cannot be claimed from; raise `error` where it is not about what the keys of the queue hold."""
-        if not concerns_keys(error):
-            raise error
-        self._log_failure(queue, str(error))
 
     def error_of(self, queue: str, why: str) -> Exception:
         """Return the error for one of a batch's `failures`."""
-        return translate(ResponseError(why), self._commands.connector.address, f"claiming from queue {queue!r}")
+        return self.failures.error_of(why, self._call_of(queue))
 
-    def _log_failure(self, queue: str, why: str) -> None:
-        if times := self._failed.add(queue):
-            logger.error(
-                "queue %r cannot be claimed from (%s), others can; that happened %d time(s) since the last such line",
-                queue, why, times, extra={"queue": queue},
-            )  # fmt: skip
+    def _call_of(self, queue: str) -> Sequence[Argument]:
+        keys = self._keys.queue(queue).claim
+        return ("EVALSHA", self._claim.sha, len(keys), *keys)
 
     def _take_acks(self, names: Sequence[str]) -> Sequence[UnackedMessage]:
         return () if self._acknowledger is None else self._acknowledger.take_for_claim(names)

@@ -6,6 +6,7 @@ The words of a consumer's state are those of queue consumer management in AMQP b
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import time
@@ -15,6 +16,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from redis.exceptions import ResponseError
+
+from celery_redis_plus.broker.queue_failures import QueueFailures
 from celery_redis_plus.errors import AccessRefused, ResourceLocked
 from celery_redis_plus.scripts import script
 
@@ -22,6 +26,8 @@ if TYPE_CHECKING:
     from celery_redis_plus.connection.command_connection import CommandConnection
     from celery_redis_plus.connection.persistent_connection import Argument
     from celery_redis_plus.keys import Keys
+
+logger = logging.getLogger(__name__)
 
 #: Unacked messages that one script call reads when it counts them by consumer.
 UNACKED_PAGE = 500
@@ -32,7 +38,7 @@ CONSUMER_ID_SEPARATOR = "."
 #: probed consumer has `ANSWER_MS` of lua/include/consumers.lua, a process without connections `connection_lost_grace`.
 PROBING_S, DEAD_WITHIN_S = 0.2, 10.0
 #: Values that the heartbeat script returns for a consumer.
-SIGN_VALUES = 5
+SIGN_VALUES = 6
 #: What the join script answers -> what that means.
 REFUSALS = {
     b"exclusive": "has an exclusive consumer",
@@ -114,6 +120,7 @@ class Consumers:
         self._keys = keys
         self._timeout_ms = int(timeout_s * 1000)
         self._process = process
+        self._failures = QueueFailures(commands, logger, "has a list of consumers that cannot be kept")
 
     def join(self, consumer: Consumer, *, have_ended: HaveEnded | None = None) -> bool:
         """List `consumer`; return whether its queue has rules for its consumers.
@@ -154,7 +161,13 @@ class Consumers:
         for consumer in consumers:
             keys += self._keys.queue(consumer.queue).consumer_keys
             arguments += (consumer.id, consumer.state())
-        reply: list[Any] = self._commands.call(script("heartbeat_consumers"), keys, *arguments) if consumers else []
+        beat = script("heartbeat_consumers")
+        reply: list[Any] = self._commands.call(beat, keys, *arguments) if consumers else []
+        for consumer, text in zip(consumers, reply[SIGN_VALUES - 1 :: SIGN_VALUES], strict=True):
+            if text:
+                keys = [*self._keys.queue(consumer.queue).consumer_keys]
+                call: tuple[Argument, ...] = ("EVALSHA", beat.sha, len(keys), *keys)
+                self._failures.contain_text(text.decode(errors="replace"), consumer.queue, call)
         return [
             Sign(
                 consumer,
@@ -165,7 +178,7 @@ class Consumers:
                 consumers=count,
             )
             for consumer, known, next_expiry, reason, until, count in zip(
-                consumers, *(reply[at::SIGN_VALUES] for at in range(SIGN_VALUES)), strict=True
+                consumers, *(reply[at::SIGN_VALUES] for at in range(SIGN_VALUES - 1)), strict=True
             )
         ]
 
@@ -178,8 +191,11 @@ class Consumers:
         self._commands.send_nowait(script("report_no_credit"), self._keys.queue(consumer.queue).consumer_keys, consumer.id)
 
     def leave(self, queue: str, consumer: str) -> None:
-        """Take a consumer off the list. Raises as `CommandConnection.call` does."""
-        self._commands.call(script("deregister_consumer"), self._keys.queue(queue).consumer_keys, consumer)
+        """Take a consumer off the list; log where the list is damaged. Raises as `CommandConnection.call` does."""
+        try:
+            self._commands.call(script("deregister_consumer"), self._keys.queue(queue).consumer_keys, consumer)
+        except ResponseError as error:
+            self._failures.contain(error, queue)
 
     def list(self, queue: str) -> list[ConsumerRecord]:
         """Return the queue's live consumers, the longest there first. Raises as `CommandConnection.call` does."""

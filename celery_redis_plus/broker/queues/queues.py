@@ -14,6 +14,7 @@ from celery_redis_plus.broker.arguments.limits import Limits
 from celery_redis_plus.broker.arguments.queue_arguments import QueueArguments, check_queue_name
 from celery_redis_plus.broker.exchanges.declared_topology import DeclaredTopology
 from celery_redis_plus.broker.exchanges.known_queues import KnownQueue
+from celery_redis_plus.broker.queue_failures import QueueFailures
 from celery_redis_plus.broker.queues.queue_ids import new_id
 from celery_redis_plus.errors import PreconditionFailed
 from celery_redis_plus.event_log.settings import EventLogSettings
@@ -82,6 +83,7 @@ class Queues:
         self._commands = commands
         self._knowledge = DeclaredTopology() if knowledge is None else knowledge
         self._keys = keys
+        self._failures = QueueFailures(commands, logger, "has a record that cannot be read")
         self._transient_ttl_ms = int(transient_ttl_s * 1000)
         self._known = self._knowledge.records
         #: Returns what this process has read of a queue's record, or None. Every publish asks.
@@ -294,9 +296,14 @@ class Queues:
         return True
 
     def missing(self, names: Sequence[str]) -> dict[str, Absence]:
-        """Return the queues without a record, and why they have none."""
-        there = self._commands.ask([("HEXISTS", self._keys.queue(name).meta, "id") for name in names])
-        gone = [name for name, exists in zip(names, there, strict=True) if not exists]
+        """Return the queues without a record, and why they have none. One of another type is logged, and not missing."""
+        looks = [("HEXISTS", self._keys.queue(name).meta, "id") for name in names]
+        gone = []
+        for name, look, exists in zip(names, looks, self._commands.pipeline(looks), strict=True):
+            if isinstance(exists, Exception):
+                self._failures.contain_text(str(exists), name, look)
+            elif not exists:
+                gone.append(name)
         if not gone:
             return {}
         listed = self._commands.ask([("ZSCORE", self._keys.queues, encode_name(name)) for name in gone])

@@ -50,7 +50,7 @@ class Commands:
         self._clock.advance(self.takes_s)
         return [column for queue in queues for column in astuple(Swept(**NOTHING | self.replies.get(queue, {})))]
 
-    def ask(self, commands):
+    def pipeline(self, commands):
         (_, *places), *ids = commands
         self.looks.append([self._by_ready[key] for key in places if key in self._by_ready])
         return [len(self.filled.intersection(self.looks[-1])), *(self.ids.get(self._by_meta[key], b"") for _, key, _ in ids)]
