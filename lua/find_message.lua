@@ -6,8 +6,9 @@
 -- Returns { place, its score there, its rank there, envelope, claims, failures, holder, reason, time of death (ms), score that it
 -- returns to, error }, numbers as text and '' for what there is not; place: 'ready', 'delayed', 'claimed', 'dead', or '' where it is gone.
 -- Bound: a fixed number of commands.
+-- @include message
 local tag = ARGV[1]
-local found = redis.call('HMGET', KEYS[4] .. tag, 'payload', 'claim', 'failed', 'owner', 'reason', 'died', 'score', 'error')
+local found = fields_of(KEYS[4] .. tag, 'payload', 'claim', 'failed', 'owner', 'reason', 'died', 'score', 'error')
 for i, place in ipairs({ 'ready', 'delayed', 'claimed', 'message', 'dead', 'dead' }) do
   local score = i ~= 4 and redis.call('ZSCORE', KEYS[i], tag)
   if score then

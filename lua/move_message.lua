@@ -23,7 +23,8 @@ local hash = queue.message .. tag
 
 local function move()
   local score, due = find_waiting(queue, tag)
-  if not score then return '' end
+  -- A place in the queue that no message gets, written by somebody else, tells no priority.
+  if not score or not (due or is_whole(score)) then return '' end
   local fields = redis.call('HMGET', hash, 'payload', 'expires', 'ttl_ms', 'rank', 'task_expiry')
   local size = is_bounded(tag) and size_of(hash)
   local expires, ttl_ms = whole(fields[2]), whole(fields[3])

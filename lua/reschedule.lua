@@ -21,7 +21,8 @@ local now = now_ms()
 
 local function reschedule()
   local score, due = find_waiting(queue, tag)
-  if not score then return 0 end
+  -- A place in the queue that no message gets, written by somebody else, tells no priority.
+  if not score or not (due or is_whole(score)) then return 0 end
   local record = redis.call('HMGET', queue.meta, 'ttl', 'ageing', 'newest')
   local ttl = record[1]
   local delay = string.sub(ARGV[2], 1, 1) == '+' and tonumber(ARGV[2])

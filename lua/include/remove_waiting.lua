@@ -1,13 +1,15 @@
+-- @include message
 -- @include release_capacity
 -- @include log_event
 
 -- Finds a message that no consumer has, ready or delayed. Returns the score of its place in the queue, and when it will be due (text;
--- false for a ready one); false where it does not wait.
+-- false for a ready one); false where it does not wait, or its key is of another type: that is left to the claim and the sweep.
 local function find_waiting(queue, tag)
   local score = redis.call('ZSCORE', queue.ready, tag)
+  local due = not score and redis.call('ZSCORE', queue.delayed, tag)
+  local kept = (score or due) and fields_of(queue.message .. tag, 'score')[1]
+  if kept == nil then return false end
   if score then return score, false end
-  local due = redis.call('ZSCORE', queue.delayed, tag)
-  local kept = due and redis.call('HGET', queue.message .. tag, 'score')
   if not kept then return false end
   return kept, due
 end

@@ -11,7 +11,7 @@ from celery_redis_plus.broker.arguments.deduplication import moved_deduplication
 from celery_redis_plus.broker.arguments.eta import PRIORITY_BAND_MS, check_new_time
 from celery_redis_plus.broker.consumers.last_error import read_failure
 from celery_redis_plus.broker.queues.listing import State, read_headers
-from celery_redis_plus.errors import QueueNotFound
+from celery_redis_plus.errors import QueueNotFound, WrongKeyType
 from celery_redis_plus.event_log.finished_messages import failed_deliveries, spent_ms
 from celery_redis_plus.event_log.metadata import describe
 from celery_redis_plus.events import (
@@ -104,8 +104,13 @@ class Messages:
         return _gone(queue, tag, events) if events and TRANSITIONS[events[-1].event].target == GONE else None
 
     def read(self, queue: str, tag: str) -> tuple[bytes, bytes] | None:
-        """Return envelope and body of a message; None where it is not there."""
-        payload, large = self._commands.command("HMGET", self._keys.queue(queue).message + tag.encode(), "payload", "body")
+        """Return envelope and body of a message; None where it is not there, or its key holds something else."""
+        try:
+            payload, large = self._commands.command(
+                "HMGET", self._keys.queue(queue).message + encode_name(tag), "payload", "body"
+            )
+        except WrongKeyType:
+            return None
         if payload is None:
             return None
         envelope, body = split_payload(payload)
@@ -124,6 +129,8 @@ class Messages:
     def cancel(self, queue: str, tags: Sequence[str], *, dead_letter: bool = False) -> list[str]:
         """Remove messages that no consumer has yet; return the ids of those that were there.
 
+        The others are gone, or a consumer has them, or their keys hold something else, and they are passed over.
+
         Args:
             queue: the queue.
             tags: the messages' ids.
@@ -138,12 +145,15 @@ class Messages:
         return cancelled
 
     def reschedule(self, queue: str, tag: str, eta: int | str) -> bool:
-        """Give a message that no consumer has yet another time; return False where it is not there.
+        """Give a message that no consumer has yet another time.
 
         Args:
             queue: the queue.
             tag: the message's id.
             eta: ms since the epoch, `+ms` from the server's now; what is over is now.
+
+        Returns:
+            False where it is not there, a consumer has it, or its key or place is damaged.
 
         Raises:
             InvalidEta: it is over a hundred years from now, or after November 2286.
@@ -155,16 +165,15 @@ class Messages:
         """Move a message that no consumer has yet into another queue, with its priority and its time; return its id there.
 
         Returns:
-            None where it is not there, or somebody has it.
+            None where it is not there, somebody has it, or its key or place is damaged.
 
         Raises:
             QueueNotFound: there is no queue `target`; the message stays where it is.
         """
         of = self._keys.queue(queue)
-        payload: bytes = self._commands.command("HGET", of.message + encode_name(tag), "payload") or b""
-        line, body = split_payload(payload)
+        line, body = self.read(queue, tag) or (b"", b"")
         envelope, there = shown_envelope(line), self._keys.queue(target)
-        description = describe(envelope["headers"], envelope["properties"], body_size=len(body or b""), source_id=tag)
+        description = describe(envelope["headers"], envelope["properties"], body_size=len(body), source_id=tag)
         deduplication = moved_deduplication(envelope["headers"], of, there)
         moved: bytes = self._commands.call(
             script("move_message"), [*of.state_keys, *there.publish], tag, description, pack_text(target), *deduplication
