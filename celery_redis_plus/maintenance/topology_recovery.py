@@ -61,8 +61,8 @@ class TopologyRecovery:
         self._check_at = 0.0
         #: When to ask for every queue and exchange, on `clock`, in seconds.
         self._closely_at = 0.0
-        #: What was missing at the last look.
-        self._suspects: set[str] = set()
+        #: What was missing at the last look, and since when, on `clock`, in seconds.
+        self._suspects: dict[str, float] = {}
 
     @property
     def next_run_at(self) -> float:
@@ -91,14 +91,18 @@ class TopologyRecovery:
         # A binding alone would lead nowhere.
         wanted = sorted(watched | self._knowledge.bound_queues())
         missing = self._missing(wanted, flushed=flushes != self._flushes)
-        for name in missing.keys() & self._suspects:
+        seen_at = clock.now_s()
+        since = {name: self._suspects.get(name, seen_at) for name in missing}
+        # Looks may follow each other at once; between a deletion and the next declaration somebody may need a moment.
+        lasting = {name for name, at in since.items() if seen_at - at >= MISSING_RECHECK_S}
+        for name in lasting:
             if missing[name] is Absence.DELETED:
                 self._cancel_consumers(name)
             else:
                 self._declare(name, missing[name])
-        self._suspects = missing.keys() - self._suspects
+        self._suspects = {name: at for name, at in since.items() if name not in lasting}
         if self._suspects:
-            self._check_at = min(self._check_at, clock.now_s() + MISSING_RECHECK_S)
+            self._check_at = min(self._check_at, seen_at + MISSING_RECHECK_S)
             return
         for exchange in self._knowledge.bound_exchanges():
             self._bindings.restore_lost(exchange)

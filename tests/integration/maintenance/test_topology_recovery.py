@@ -52,6 +52,22 @@ def test_a_flush_under_several_consumers_loses_nobody_s_binding(connect, consume
     assert (consumer.drain(1), other.drain(1)) == (["a"], ["b"])
 
 
+def test_a_queue_that_is_soon_declared_again_keeps_its_consumers_however_often_it_is_looked_for(connect, consumer, monkeypatch):
+    monkeypatch.setattr(topology_recovery, "MISSING_RECHECK_S", 3600)
+    service = consumer.channel.session.service
+    recovery = service._topology_recovery  # noqa: SLF001 - what several sweeps in a row ask for
+    admin = connect().channel()
+    admin.queue_delete("q")
+    wait_until(lambda: "q" in recovery._suspects)  # noqa: SLF001
+    for _ in range(3):
+        recovery.run_soon()
+        service.wake()
+        wait_until(lambda: recovery.next_run_at > 0)
+    work()(admin).declare()
+    publish(admin, "q", "a")
+    assert consumer.drain(1) == ["a"]
+
+
 @pytest.mark.parametrize("lost", ["meta:{q}", "binding:{e}", "exchanges"])
 def test_one_evicted_record_is_declared_again(connect, consumer, redis_client, lost):
     redis_client.delete(lost)

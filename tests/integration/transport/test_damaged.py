@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 
 import kombu
 import pytest
 
-from celery_redis_plus.errors import InvalidArgument
+from celery_redis_plus.errors import ConsumerCancelled, InvalidArgument
 from celery_redis_plus.stored_message import LARGE_BODY
 from tests.support.inbox import Inbox, declare, publish
 from tests.support.waiting import wait_until
@@ -92,7 +93,10 @@ def test_a_large_message_that_is_gone_leaves_nothing(connect, redis_client):
     inbox.drain(1)
     publisher.queue_delete("q")
     wait_until(lambda: not redis_client.keys("message:{q}:*"))
-    assert inbox.rest() == ["small"]
+    # A sweep may tell the consumer first that its queue was deleted.
+    with suppress(ConsumerCancelled):
+        inbox.rest()
+    assert inbox.bodies == ["small"]
     assert redis_client.zcard("dead:{q}") == 0
 
 
