@@ -1,4 +1,4 @@
-"""The jobs `ingest`, `aggregate`, `report`, `compact`, `replay`: their arguments, and what they print."""
+"""The jobs `ingest`, `aggregate`, `report`, `compact`, `check`, `replay`: their arguments, and what they print."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from celery_redis_plus.errors import CeleryRedisPlusError, InvalidArgument, SparkJobFailed
+from celery_redis_plus.errors import CeleryRedisPlusError, InvalidArgument, SparkJobFailed, TablesUnusable
 from celery_redis_plus.spark.manifest import INGEST_LOCK, folder, folder_id, locked
 from celery_redis_plus.spark.option_parsing import resolve_url
 from celery_redis_plus.spark.query_runner import one_line, run_query, stopped_by_signals
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 LOCAL_URL = "CELERY_REDIS_PLUS_SPARK_URL"
 #: The name of the reader of a folder; without `--reader` the id of the folder follows.
 DEFAULT_READER = "spark-ingest"
+#: Those of `checks.CHECKS`, without an import of Spark.
+CHECK_NAMES = ("files", "numbers", "steps", "sums", "losses", "age")
 _JVM_GONE = (
     "Spark's Java process has ended: was it killed, by the kernel for want of memory? Run the job again: it goes on from there; "
     "--conf spark.driver.memory=2g gives it more"
@@ -65,6 +67,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="when a figure is an anomaly, such as retry_share=0.5",
     )
     compact = jobs.add_parser("compact", help="put the many small files of `events` into few")
+    check = jobs.add_parser("check", help="check the tables against themselves; exit status 1 where something is wrong")
+    check.add_argument("--skip", action="append", default=[], metavar="CHECK", help=f"leave out: {', '.join(CHECK_NAMES)}")
+    check.add_argument("--max-age", type=float, metavar="SECONDS", help="of the newest event (default: not checked)")
     replay = jobs.add_parser("replay", help="send messages again, with their archived payloads")
     replay.add_argument("--where", default="state = 'DEAD'", metavar="SQL", help="which messages (default: %(default)s)")
     replay.add_argument("--to", default="", metavar="QUEUE", help="send them there instead of to their own queues")
@@ -75,7 +80,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         source.add_argument("--url", help="the broker's URL")
         source.add_argument("--url-env", metavar="NAME", help="an environment variable that holds the URL, on every node")
         job.add_argument("--prefix", default="", help="the application's global_keyprefix")
-    for job in (ingest, aggregate, report, compact, replay):
+    for job in (ingest, aggregate, report, compact, check, replay):
         job.add_argument("--root", required=True, metavar="DIR", help="the folder of the tables")
         job.add_argument("--master", default="local[2]", help="where Spark runs (default: %(default)s; '' as spark-submit says)")
         job.add_argument("--conf", action="append", default=[], metavar="NAME=VALUE", help="a Spark setting")
@@ -88,7 +93,14 @@ def run(arguments: argparse.Namespace, say: Say = print) -> int:
     Raises:
         CeleryRedisPlusError: it could not; the message is one line that says what to do.
     """
-    job = {"ingest": _ingest, "aggregate": _aggregate, "report": _report, "compact": _compact, "replay": _replay}[arguments.job]
+    job = {
+        "ingest": _ingest,
+        "aggregate": _aggregate,
+        "report": _report,
+        "compact": _compact,
+        "check": _check_tables,
+        "replay": _replay,
+    }[arguments.job]
     # Before Spark starts, which takes ten seconds.
     settings = dict(_setting(text, "--conf") for text in arguments.conf)
     _check(arguments)
@@ -188,9 +200,11 @@ def _aggregate(spark: SparkSession, arguments: argparse.Namespace, say: Say) -> 
 
 
 def _report(spark: SparkSession, arguments: argparse.Namespace, say: Say) -> int:
+    import pandas as pd
+
     from celery_redis_plus.spark import report, tables
     from celery_redis_plus.spark.anomalies import Thresholds
-    from celery_redis_plus.spark.manifest import TABLES
+    from celery_redis_plus.spark.manifest import TABLES, files
     from celery_redis_plus.spark.summaries import Period, summaries
 
     period = Period.parse(arguments.period)
@@ -199,6 +213,8 @@ def _report(spark: SparkSession, arguments: argparse.Namespace, say: Say) -> int
     read = {name: tables.read(spark, arguments.root, name) for name in TABLES}
     losses = tables.read(spark, arguments.root, "losses")
     figures = summaries(read, losses, period=period, against=against, thresholds=thresholds)
+    with suppress(TablesUnusable):
+        figures["checks"] = pd.read_parquet(files(arguments.root, "checks"))
     note = f"Period {arguments.period}." if arguments.period != ".." else "Everything in the tables."
     arguments.output.write_text(report.render(figures, note=note), encoding="utf-8")
     states = ", ".join(
@@ -223,6 +239,19 @@ def _compact(spark: SparkSession, arguments: argparse.Namespace, say: Say) -> in
     before, after = compact(spark, arguments.root)
     say(f"{before:,} files are {after:,} now" if before else "nothing to compact")
     return 0
+
+
+def _check_tables(spark: SparkSession, arguments: argparse.Namespace, say: Say) -> int:
+    from celery_redis_plus.spark.checks import check
+
+    found = check(spark, arguments.root, skip=arguments.skip, max_age_s=arguments.max_age)
+    for finding in found:
+        subject = f" {finding.subject}" if finding.subject else ""
+        say(
+            f"{'WRONG' if finding.wrong else 'ok   '} {finding.check}{subject}: {finding.detail}"
+            + (f" ({finding.wrong:,})" if finding.wrong else "")
+        )
+    return int(any(finding.wrong for finding in found))
 
 
 def _replay(spark: SparkSession, arguments: argparse.Namespace, say: Say) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,7 @@ from celery_redis_plus.event_log.stream import EventLog
 from celery_redis_plus.events import entry_id
 from celery_redis_plus.keys import encode_name
 from celery_redis_plus.spark.arrow_columns import ints, microseconds
-from celery_redis_plus.spark.losses import MEMORY_FULL, SAMPLED, TRIMMED, Loss
+from celery_redis_plus.spark.losses import MEMORY_FULL, NO_EVENT, SAMPLED, TRIMMED, Loss
 
 if TYPE_CHECKING:
     from celery_redis_plus.event_log.offsets import Offsets
@@ -65,7 +66,7 @@ class LossCounter:
                 ranges = {
                     queue: _ranges(numberings[queue], (start or {}).get(queue), position) for queue, position in end.items()
                 }
-                found = [loss for loss in gaps(events, ranges, now) if not _passed_over(log, loss)]
+                found = [replace(loss, why=NO_EVENT) if _passed_over(log, loss) else loss for loss in gaps(events, ranges, now)]
             found += self._never_written(log, numberings, events, now)
         self._asked_at = now
         self._unwritten |= {loss.queue: loss for loss in found if loss.why == MEMORY_FULL}

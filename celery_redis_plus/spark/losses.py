@@ -19,13 +19,18 @@ from celery_redis_plus.spark.arrow_columns import microseconds
 from celery_redis_plus.spark.manifest import Manifest, RowBatch, batches, sources
 from celery_redis_plus.spark.schema import arrow, ddl
 
-#: Why events are missing: trimmed before they were read; not written as memory was full; left out by `event_log_sample`.
-TRIMMED, MEMORY_FULL, SAMPLED = "trimmed", "memory full", "sampled"
+#: Why events are missing: trimmed before they were read; not written as memory was full; left out by `event_log_sample`; or no
+#: event had the number, as somebody else wrote into the stream.
+TRIMMED, MEMORY_FULL, SAMPLED, NO_EVENT = "trimmed", "memory full", "sampled", "no event"
 _WHY = {
     TRIMMED: "were trimmed before they were read",
     MEMORY_FULL: "were not written, as memory was full",
     SAMPLED: "were left out by event_log_sample (estimated)",
+    NO_EVENT: "were none: somebody else wrote into the stream",
 }
+
+#: Those that are ranges of numbers.
+RANGES = frozenset({TRIMMED, NO_EVENT})
 
 LOSS_COLUMNS = {
     "queue": "string",
@@ -48,7 +53,7 @@ class Loss:
 
     Attributes:
         queue: its name.
-        why: `TRIMMED`, `MEMORY_FULL` or `SAMPLED`.
+        why: `TRIMMED`, `MEMORY_FULL`, `SAMPLED` or `NO_EVENT`.
         epoch: of the queue's event log.
         first, last: the numbers of the events in that epoch; of `MEMORY_FULL`, in the log's count of unwritten events; None where
             they have none.
@@ -69,7 +74,7 @@ class Loss:
 
     def __str__(self) -> str:
         """Return a sentence about it."""
-        numbers = f", {self.epoch}-{self.first} to {self.epoch}-{self.last}," if self.why == TRIMMED else ""
+        numbers = f", {self.epoch}-{self.first} to {self.epoch}-{self.last}," if self.why in RANGES else ""
         return f"queue {self.queue!r}: {self.count:,} events{numbers} {_WHY[self.why]}"
 
 
@@ -121,7 +126,7 @@ def _merged(losses: Sequence[Loss]) -> list[Loss]:
     found: list[Loss] = []
     days: dict[tuple[object, ...], Loss] = {}
     for loss in losses:
-        if loss.why == TRIMMED:
+        if loss.why in RANGES:
             found.append(loss)
             continue
         key = (loss.queue, loss.why, loss.epoch, loss.noted_at // _DAY_US)

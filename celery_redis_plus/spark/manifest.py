@@ -5,6 +5,8 @@
     ROOT/events/vN/day=D/        the same, compacted
     ROOT/TABLE/vN/day=D/         messages, queues, tasks, workers
     ROOT/checkpoint/             Spark's offsets
+    ROOT/losses/vN/              losses
+    ROOT/checks.parquet          what the last check has found
     ROOT/folder.json             the folder's name, which its reader of events has
 
 A directory that no manifest and no `_committed.json` names was left by a process that died, or is superseded: it is never read,
@@ -148,7 +150,7 @@ def sources(root: Path, manifest: Manifest) -> dict[str, dict[str, list[str]]]:
 
 
 def files(root: str | Path, table: str) -> list[str]:
-    """Return the Parquet files of `table` (`events`, `messages`, `queues`, `tasks`, `workers`, `losses`) as they are now.
+    """Return the Parquet files of `table` (also `losses` and `checks`) as they are now.
 
     For readers without Spark: `duckdb.read_parquet(files(root, "messages"))`, `pyarrow.dataset.dataset(files(...))`. An
     aggregation keeps the files of the version before it, so a list of files is valid until the aggregation after the next.
@@ -158,6 +160,10 @@ def files(root: str | Path, table: str) -> list[str]:
     """
     root = folder(root)
     manifest = Manifest.read(root)
+    if table == "checks":
+        if not (root / "checks.parquet").exists():
+            raise TablesUnusable(f"{root} has no table 'checks' yet: run `celery-redis-plus spark check`")
+        return [str(root / "checks.parquet")]
     if table == "losses":
         if not manifest.losses:
             raise TablesUnusable(f"{root} has no table 'losses': nothing was lost before the last `aggregate`")
@@ -167,7 +173,7 @@ def files(root: str | Path, table: str) -> list[str]:
     elif table in TABLES:
         found = [path for directory in manifest.tables[table].values() for path in (root / directory).glob("*.parquet")]
     else:
-        raise TablesUnusable(f"there is no table {table!r}; tables: events, {', '.join(TABLES)}, losses")
+        raise TablesUnusable(f"there is no table {table!r}; tables: events, {', '.join(TABLES)}, losses, checks")
     if not found:
         raise TablesUnusable(f"{root} has no table {table!r} yet: run `celery-redis-plus spark ingest` and then `aggregate`")
     return sorted(str(path) for path in found)

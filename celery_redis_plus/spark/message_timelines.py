@@ -70,6 +70,8 @@ _SCHEMA = arrow(MESSAGE_COLUMNS)
 _EVENTS = list(TRANSITIONS)
 # The last element stands for "no event before", and for an event of a later release.
 _LEADS_TO = np.array([change.target for change in TRANSITIONS.values()] + ["new"])
+#: Whether an event (row) may follow another one (column), which is the last column for none.
+_LEGAL = np.array([[state in change.sources for state in _LEADS_TO] for change in TRANSITIONS.values()])
 _CLAIMED, _PUBLISHED = _EVENTS.index("claimed"), _EVENTS.index("published")
 #: Reasons that change the shown state; no other reason does.
 _STATE_REASONS = ["retry", "ignored", "early"]
@@ -122,6 +124,11 @@ class MessageTimelines:
             "run_s": np.where(self.ran, self.run_s, np.nan),
             "ready_change": ready[self.event] - ready[self.before],
         }
+
+    def illegal(self) -> NDArray[np.bool_]:
+        """Return which events cannot follow the one before them (`events.illegal_steps`); those of a later release may."""
+        legal: NDArray[np.bool_] = _LEGAL[self.event, self.before]
+        return ~legal & (self.event >= 0) & ((self.before >= 0) | self.first)
 
     def messages(self) -> pa.Table:
         """Return one row a message: its description, its last state, its waits and runs."""

@@ -31,6 +31,7 @@ MAX_LINES = 8
 
 TITLES = {
     "losses": "Lost events",
+    "checks": "Checks of the tables",
     "incomplete": "Messages whose first events are missing",
     "states": "Messages by state",
     "by_queue": "Queues: outcome, wait and run",

@@ -11,6 +11,7 @@ from pyspark.sql import functions as sf
 
 from celery_redis_plus.errors import InvalidArgument
 from celery_redis_plus.spark.anomalies import Thresholds, anomalies
+from celery_redis_plus.spark.losses import NO_EVENT
 from celery_redis_plus.spark.manifest import TABLES
 from celery_redis_plus.spark.minute_aggregates import PERCENTILES
 
@@ -109,7 +110,8 @@ def summaries(
     }
     frames["incomplete"] = messages.where("not complete").groupBy("queue").count().orderBy(sf.desc("count"))
     if losses is not None:
-        frames["losses"] = losses.where(period.touches("from_at", "to_at")).orderBy("noted_at", "queue", "why")
+        lost = sf.col("why") != NO_EVENT
+        frames["losses"] = losses.where(lost & period.touches("from_at", "to_at")).orderBy("noted_at", "queue", "why")
     if against is not None:
         others = within(tables, against)["messages"]
         frames["comparison"] = _comparison(messages, others)

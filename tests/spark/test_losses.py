@@ -18,7 +18,7 @@ from celery_redis_plus.event_log.stream import EventLog
 from celery_redis_plus.keys import Keys
 from celery_redis_plus.spark import losses, manifest
 from celery_redis_plus.spark.loss_counter import LossCounter
-from celery_redis_plus.spark.losses import MEMORY_FULL, SAMPLED, TRIMMED, Loss
+from celery_redis_plus.spark.losses import MEMORY_FULL, NO_EVENT, SAMPLED, TRIMMED, Loss
 from celery_redis_plus.spark.manifest import Manifest
 from celery_redis_plus.spark.partition_reader import read_range
 from celery_redis_plus.spark.read_plan import Planner
@@ -111,7 +111,7 @@ def test_entries_that_are_no_events_are_not_lost(ingest, redis_client):
     add_events(redis_client, "celery", LIVES[:20])
     redis_client.xadd(keys_of("celery").events, {"somebody": "else"}, id=f"{START_MS}-*")
     add_events(redis_client, "celery", LIVES[20:30])
-    assert ingest() == []
+    assert facts(ingest()) == [("celery", NO_EVENT, START_MS, 21, 21, 1)]
 
 
 def test_events_that_were_not_written_are_counted_once_also_after_a_restart(ingest, redis_client):

@@ -77,7 +77,9 @@ def test_one_message_more_in_a_figure_is_seen(figure, column):
 
 
 @pytest.mark.parametrize(
-    "changes", [{"rows": 901}, {"distinct": 899}, {"replay": Replayed(2, 1, 0)}, {"replay": Replayed(0, 0, 0)}], ids=str
+    "changes",
+    [{"rows": 901}, {"distinct": 899}, {"replay": Replayed(2, 1, 0)}, {"replay": Replayed(0, 0, 0)}, {"wrong": ["numbers q: x"]}],
+    ids=str,
 )
 def test_lost_and_doubled_events_and_missing_payloads_are_seen(changes):
     ledger = Ledger(list(records()))

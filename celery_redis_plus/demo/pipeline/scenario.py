@@ -148,6 +148,7 @@ class Pipeline:
 
     def _aggregate(self, environment: Environment, spark: SparkSession) -> Reported:
         from celery_redis_plus.spark import report, tables
+        from celery_redis_plus.spark.checks import check
         from celery_redis_plus.spark.manifest import TABLES
         from celery_redis_plus.spark.replay import Destination, replay
         from celery_redis_plus.spark.summaries import Period, summaries
@@ -170,6 +171,7 @@ class Pipeline:
             rows=events.count(),
             distinct=events.select("queue", "epoch", "n").distinct().count(),
             replay=dry,
+            wrong=[f"{found.check} {found.subject}: {found.detail}" for found in check(spark, root) if found.wrong],
         )
 
 

@@ -81,6 +81,7 @@ class Reported:
         rows: events in the table.
         distinct: different ones among them.
         replay: what a replay of the dead letters would do.
+        wrong: what a check of the tables has found.
     """
 
     figures: Mapping[str, pd.DataFrame]
@@ -89,6 +90,7 @@ class Reported:
     rows: int
     distinct: int
     replay: Replayed
+    wrong: Sequence[str] = ()
 
 
 def verify(ledger: Ledger, reported: Reported, tasks: int, survivor: str) -> list[Expectation]:
@@ -129,6 +131,7 @@ def verify(ledger: Ledger, reported: Reported, tasks: int, survivor: str) -> lis
             "messages that were begun twice and that the tables do not have as delivered twice",
             {message for message, count in ledger.begun.items() if count > 1} - reported.repeated,
         ),
+        Expectation.none("things that `spark check` finds wrong in the tables", reported.wrong),
         Expectation.equal("dead letters that a replay would send", _sendable(reported.replay), expected["DEAD"]),
     ]
 

@@ -1,0 +1,153 @@
+"""`spark check` finds each kind of damage, and nothing in tables that are well."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import asdict
+
+import pytest
+
+pytest.importorskip("pyspark", reason="needs the extra `spark`")
+
+import pyarrow.compute as pc
+from pyarrow import parquet
+
+from celery_redis_plus.errors import InvalidArgument
+from celery_redis_plus.keys import Keys
+from celery_redis_plus.spark import checks, ingest, jobs, losses, tables
+from celery_redis_plus.spark.manifest import COMMITTED, files, write_json
+from tests.support.event_streams import START_MS, add_events, lives
+
+LIVES = lives(300)
+
+
+@pytest.fixture
+def root(tmp_path):
+    return tmp_path / "tables"
+
+
+@pytest.fixture
+def load(spark, root, broker_url):
+    """Ingest and aggregate what there is."""
+
+    def run():
+        ingest.start(spark, root, {"url": broker_url}, once=True).awaitTermination()
+        tables.aggregate(spark, root)
+
+    return run
+
+
+@pytest.fixture
+def wrong(spark, root):
+    """Check; return what is wrong, as (check, subject, count)."""
+
+    def run(**options):
+        return [(found.check, found.subject, found.wrong) for found in checks.check(spark, root, **options) if found.wrong]
+
+    return run
+
+
+def rewrite(path, change):
+    """Replace a Parquet file by what `change` makes of its table."""
+    table = change(parquet.read_table(path, partitioning=None))
+    path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
+    parquet.write_table(table, path)
+    return table.num_rows
+
+
+def only_file(root):
+    (path,) = (root / "incoming").glob("*/*/*/*.parquet")
+    return path
+
+
+def test_tables_that_are_well_pass_and_the_findings_are_a_table(spark, root, load, redis_client):
+    add_events(redis_client, "celery", LIVES)
+    add_events(redis_client, "mail", LIVES[:200])
+    load()
+    found = checks.check(spark, root)
+    assert [(finding.check, finding.wrong) for finding in found] == [(name, 0) for name in checks.CHECKS]
+    assert parquet.read_table(files(root, "checks")[0]).num_rows == len(checks.CHECKS)
+    assert tuple(checks.CHECKS) == jobs.CHECK_NAMES
+
+
+def test_an_event_that_is_missing_or_twice_is_found(root, load, wrong, redis_client):
+    add_events(redis_client, "celery", LIVES)
+    load()
+    path = only_file(root)
+    rows = rewrite(path, lambda table: table.filter(pc.not_equal(table.column("n"), 10)))
+    marker = path.parent.parent / COMMITTED
+    assert wrong(skip=["steps", "sums"]) == [("files", str(marker.parent.relative_to(root / "incoming")), 1)]
+    write_json(marker, json.loads(marker.read_text(encoding="utf-8")) | {"rows": rows})
+    assert wrong(skip=["steps", "sums"]) == [("numbers", f"celery {START_MS}", 1)]
+    assert ("sums", "events", 1) in wrong(skip=["steps"])
+
+
+def test_known_losses_explain_gaps_and_are_told(root, load, wrong, redis_client):
+    add_events(redis_client, "celery", LIVES)
+    redis_client.xtrim(Keys("").queue("celery").events, maxlen=200, approximate=False)
+    load()
+    assert wrong() == [("losses", "celery", len(LIVES) - 200)]
+    assert wrong(skip=["losses"]) == []
+
+
+def test_entries_of_others_are_no_gap(root, load, wrong, redis_client):
+    add_events(redis_client, "celery", LIVES[:100])
+    redis_client.xadd(Keys("").queue("celery").events, {"somebody": "else"}, id=f"{START_MS}-*")
+    add_events(redis_client, "celery", LIVES[100:])
+    load()
+    assert wrong() == []
+
+
+def test_steps_that_are_impossible_are_found(root, load, wrong, redis_client):
+    one = [event for event in LIVES if event.id == LIVES[0].id]
+    assert one[-1].event == "acked"
+    add_events(redis_client, "celery", [*LIVES[:1], *one, LIVES[-1]])
+    load()
+    assert ("steps", "celery", 1) in wrong()
+
+
+def test_minutes_and_messages_that_differ_are_found(root, load, wrong, redis_client):
+    add_events(redis_client, "celery", LIVES)
+    load()
+    for path in (root / "queues").glob("*/*/*.parquet"):
+        table = parquet.read_table(path, partitioning=None)
+        if table.num_rows:
+            break
+    published = pc.sum(table.column("published")).as_py()
+    rewrite(path, lambda table: table.slice(1))
+    ((check, subject, count), *_) = wrong(skip=["losses"])
+    assert (check, subject) == ("sums", "published")
+    assert 0 < count <= published
+
+
+def test_a_file_that_is_gone_is_found_and_the_rest_not_said_to_hold(spark, root, load, redis_client):
+    add_events(redis_client, "celery", LIVES)
+    load()
+    path = only_file(root)
+    path.unlink()
+    (finding,) = checks.check(spark, root)
+    assert (finding.check, finding.subject) == ("files", str(path.relative_to(root)))
+
+
+def test_old_events_are_found_where_an_age_is_given(root, load, wrong, redis_client):
+    add_events(redis_client, "celery", LIVES)
+    load()
+    age = time.time() - max(event.ts for event in LIVES) / 1e6
+    assert wrong(max_age_s=age + 60) == []
+    assert wrong(max_age_s=age - 60) == [("age", "", 1)]
+
+
+def test_an_unknown_check_is_refused(spark, root):
+    with pytest.raises(InvalidArgument, match="there is no check 'gaps'; checks: files, numbers"):
+        checks.check(spark, root, skip=["gaps"])
+
+
+def test_a_loss_without_events_behind_it_explains_no_gap_before(root, load, wrong, redis_client):
+    """It may be at the end of what was read, where no number is missing yet."""
+    add_events(redis_client, "celery", LIVES)
+    load()
+    (marker,) = (root / "incoming").glob(f"*/*/{COMMITTED}")
+    loss = losses.Loss("celery", losses.TRIMMED, START_MS, len(LIVES) + 1, len(LIVES) + 5, 5, None, 1, 1)
+    write_json(marker, json.loads(marker.read_text(encoding="utf-8")) | {"losses": [asdict(loss)]})
+    assert wrong(skip=["losses"]) == []
