@@ -32,14 +32,10 @@ class TaskLog:
         """Add a record: the facts, and the time."""
         self.client.rpush(self._key(kind), json.dumps({**facts, "at": time.time()}))
 
-    def read(self, kind: str) -> list[Record]:
-        """Return the records of one kind in the order in which they were written."""
-        lines = self.client.lrange(self._key(kind), 0, -1)
+    def read(self, kind: str, last: int = 0) -> list[Record]:
+        """Return the records of one kind in the order in which they were written: the `last` ones; 0 is all of them."""
+        lines = self.client.lrange(self._key(kind), -last, -1)
         return [json.loads(line) for line in lines]
-
-    def last(self, kind: str, number: int) -> list[Record]:
-        """Return the last `number` records of one kind."""
-        return [json.loads(line) for line in self.client.lrange(self._key(kind), -number, -1)]
 
     def count(self, kind: str) -> int:
         """Return how many records of one kind there are."""

@@ -70,6 +70,6 @@ def recorded(field: bytes | None) -> Mapping[str, Any]:
     """Return what a queue's record says, by the names in `EventLogSettings.record`; nothing where somebody else wrote it."""
     try:
         found = json.loads(field or b"{}")
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}

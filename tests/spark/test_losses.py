@@ -139,7 +139,7 @@ def test_a_log_that_began_anew_counts_what_it_did_not_write_from_one(ingest, red
 
 
 @pytest.mark.parametrize(
-    ("setting", "estimate"), [(b"{", 0), (b"[]", 0), (b'{"permille": 1000}', 0), (b'{"permille": 200}', 400)]
+    ("setting", "estimate"), [(b"{", 0), (b"[]", 0), (b"[" * 100_000, 0), (b'{"permille": 1000}', 0), (b'{"permille": 200}', 400)]
 )
 def test_what_a_sample_leaves_out_is_estimated(ingest, redis_client, setting, estimate):
     add_events(redis_client, "celery", LIVES[:100])

@@ -142,7 +142,7 @@ class Pipeline:
 
     def _kill_when_due(self, environment: Environment, console: Console) -> None:
         if VICTIM in environment.workers and environment.task_log.count(LEDGER) >= 2 * self.tasks * KILL_AFTER_SHARE:
-            killed = environment.kill_if_busy(VICTIM, lambda: is_busy(environment.task_log.last(LEDGER, KILL_LOOK_BACK), VICTIM))
+            killed = environment.kill_if_busy(VICTIM, lambda: is_busy(environment.task_log.read(LEDGER, KILL_LOOK_BACK), VICTIM))
             if killed:
                 console.say(f"worker {VICTIM!r} was killed after {environment.task_log.count(LEDGER) // 2:,} tasks")
 
