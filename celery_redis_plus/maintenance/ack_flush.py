@@ -15,6 +15,9 @@ from celery_redis_plus.broker.consumers import acks
 if TYPE_CHECKING:
     from celery_redis_plus.broker.consumers.acks import Acknowledger
 
+#: Seconds after its last ack for which a loop is still looked at unasked: to wake the thread for each batch costs both more.
+LOOKED_AT_S = 0.05
+
 
 class AckFlush:
     """The maintenance task that bounds how long an ack waits for others."""
@@ -28,9 +31,12 @@ class AckFlush:
 
     def schedule(self, acknowledger: Acknowledger) -> None:
         """Flush `acknowledger` when its acks are due. From any thread, after it has batched one."""
+        self._look_later(acknowledger)
+        self._wake()
+
+    def _look_later(self, acknowledger: Acknowledger) -> None:
         acknowledger.flush_scheduled = True
         self._due_at[acknowledger] = clock.now_s() + acks.EARLY_ACK_DELAY_S
-        self._wake()
 
     @property
     def next_run_at(self) -> float:
@@ -45,5 +51,5 @@ class AckFlush:
             del self._due_at[acknowledger]
             acknowledger.flush_scheduled = False
             acknowledger.flush_due()
-            if acknowledger.has_batched:
-                self.schedule(acknowledger)
+            if acknowledger.has_batched or acknowledger.last_due_at > now - LOOKED_AT_S:
+                self._look_later(acknowledger)

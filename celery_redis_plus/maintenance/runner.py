@@ -86,19 +86,24 @@ class TaskRunner:
         """
         now = clock.now_s()
         lost, self._lost = self._lost, None
+        self._run_due(self._first, now)
         for task in sorted(self._tasks, key=lambda one: one is lost):
-            for first in self._first:
-                self._run_if_due(first, clock.now_s())
-            self._run_if_due(task, now)
+            # Asked once: acks wake the thread a hundred times a second, and mostly nothing is due.
+            if self._next_run_at(task) <= now:
+                self._run_due(self._first, clock.now_s())
+                self._run(task)
 
     def take_longest(self) -> tuple[str, float]:
         """Return the name of the maintenance task that took longest since the last call, and its seconds; '' where none ran."""
         longest, self._longest = self._longest, ("", 0.0)
         return longest
 
-    def _run_if_due(self, task: MaintenanceTask, now: float) -> None:
-        if self._next_run_at(task) > now:
-            return
+    def _run_due(self, tasks: Sequence[MaintenanceTask], now: float) -> None:
+        for task in tasks:
+            if self._next_run_at(task) <= now:
+                self._run(task)
+
+    def _run(self, task: MaintenanceTask) -> None:
         began = clock.now_s()
         try:
             task.run()

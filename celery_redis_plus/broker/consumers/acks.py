@@ -91,6 +91,8 @@ class Acknowledger:
         self._refusal = ""
         #: When they have to leave, on `clock`, in seconds.
         self._due_at = math.inf
+        #: When the ack that was batched last has or had to leave, on `clock`, in seconds.
+        self.last_due_at = 0.0
         #: When the delivery under way began, on `clock`, in seconds; 0 between deliveries.
         self._delivered_at = 0.0
         self._on_batched = on_batched
@@ -152,6 +154,7 @@ class Acknowledger:
         # After it: a flush in between sends it, or leaves it to the next one. The work that a pool has ended may have been long.
         due_at = clock.now_s() + EARLY_ACK_DELAY_S if unacked.acked_early else self._delivered_at + QUICK_WORK_S
         self._due_at = min(self._due_at, due_at)
+        self.last_due_at = due_at
         if not self.flush_scheduled:
             self._on_batched(self)
 

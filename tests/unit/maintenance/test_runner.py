@@ -219,3 +219,23 @@ def test_a_task_that_fails_may_be_the_longest(task, clock, ran):
     with pytest.raises(RedisConnectionError):
         runner.run()
     assert runner.take_longest() == ("slow", 3.0)
+
+
+def test_a_run_in_which_nothing_is_due_asks_each_task_once(clock, ran):
+    asked = []
+
+    class Asked:
+        def __init__(self, name):
+            self.name = name
+
+        @property
+        def next_run_at(self):
+            asked.append(self.name)
+            return NEVER
+
+        def run(self):
+            ran.append(self.name)
+
+    TaskRunner([Asked("a"), Asked("b")], first=[Asked("heartbeat")]).run()
+    assert sorted(asked) == ["a", "b", "heartbeat"]
+    assert ran == []
