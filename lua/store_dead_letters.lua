@@ -4,7 +4,7 @@
 -- ARGV  for each message its tag, and the error that kept it from being sent on, as its hash has it; '' for none
 -- Returns { how many are kept, how many were removed and counted as discarded }.
 -- Bound: the tags that are given.
-local transient = redis.call('HEXISTS', KEYS[4], 'ttl') == 1
+local transient = tonumber(redis.call('HGET', KEYS[4], 'ttl')) ~= nil
 local kept, discarded = 0, 0
 for i = 1, #ARGV, 2 do
   local tag, failure = ARGV[i], ARGV[i + 1]

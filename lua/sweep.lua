@@ -286,7 +286,7 @@ local function sort_dlx_outbox(queue, rules)
   local tags = redis.call('ZRANGE', queue.dlx_outbox, 0, limit - 1)
   looked_at(#tags, limit)
   for _, tag in ipairs(tags) do
-    if rules[1] then
+    if tonumber(rules[1]) then
       redis.call('UNLINK', queue.message .. tag)
       redis.call('HINCRBY', queue.meta, 'discarded', 1)
     elseif is_there(queue.message .. tag) then

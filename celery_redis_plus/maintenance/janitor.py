@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 VANISHED_CHECK_S = 30.0
 #: Seconds after which the list of transient queues is read again, in case it changed unnoticed.
 RELIST_S = 60.0
+#: Seconds after which a queue is touched again where the broker has refused it.
+AGAIN_S = 5.0
 
 
 class Janitor:
@@ -52,7 +54,7 @@ class Janitor:
         #: Called with exchange and queue when a vanished queue's binding has gone with it.
         self.on_unbound: Callable[[str, str], None] = lambda *_: None
         self._on_gone = on_gone
-        self._alone = ContainedFailures("queue", "what it has left is removed")
+        self._alone = ContainedFailures("queue", "it is kept, or what it has left is removed")
         self._clear_at = clock.now_s() + random.uniform(1, VANISHED_CHECK_S)  # noqa: S311 - spreads load, guards nothing
 
     @property
@@ -76,7 +78,12 @@ class Janitor:
         # A long pass over one queue's messages waits for the queues that it would keep from their turn.
         for queue, at in sorted(self._touch_at.items(), key=lambda item: item[0] in self._touched):
             if now >= at and not slice_.over:
-                self._touch(queue, now, slice_)
+                done = False
+                with self._alone.of(queue):
+                    self._touch(queue, now, slice_)
+                    done = True
+                if not done:
+                    self._touch_at[queue] = now + AGAIN_S
         if slice_.over:
             return
         if now >= self._clear_at and not self._vanished:

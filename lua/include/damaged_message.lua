@@ -38,7 +38,7 @@ local function set_aside(meta, delayed, hash, tag, score, now)
   redis.call('HSET', hash, 'score', score, 'reason', 'damaged', 'error', 'DamagedMessage: ' .. told .. '\t')
   redis.call('ZADD', delayed, text(now), tag)
   local ttl = redis.call('HGET', meta, 'ttl')
-  if ttl then redis.call('PEXPIRE', delayed, ttl, 'NX') end
+  if ttl then redis.pcall('PEXPIRE', delayed, ttl, 'NX') end
   for _, name in ipairs(odd) do
     if name ~= 'score' then redis.call('HDEL', hash, name) end
   end

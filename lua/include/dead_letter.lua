@@ -15,7 +15,8 @@ local TOLD = { expired = 'expired', delivery_limit = 'rejected', retry_policy = 
 local function dead_letter(queue, record, tag, score, reason, now)
   local hash = queue.message .. tag
   local err = error_of(hash, tag)
-  local ttl, exchange = record[1], record[2]
+  -- One that is no number was written by somebody else: the queue counts as a lasting one, which keeps what dies.
+  local ttl, exchange = tonumber(record[1]) and record[1], record[2]
   local size = is_bounded(tag) and redis.call('HEXISTS', hash, 'died') == 0 and size_of(hash)
   local track = TOLD[reason] and tracked_by(queue.meta, hash)
   local function count_out()
@@ -32,7 +33,7 @@ local function dead_letter(queue, record, tag, score, reason, now)
   redis.call('HDEL', hash, 'owner', 'expires', 'ttl_ms', 'delay', 'task_expiry')
   local place = exchange and queue.dlx_outbox or queue.dead
   redis.call('ZADD', place, text(now), tag)
-  if ttl then redis.call('PEXPIRE', place, ttl) end
+  if ttl then redis.pcall('PEXPIRE', place, ttl) end
   if exchange then redis.call('ZADD', queue.schedule_wakeup, 0, 'due') end
   redis.call('HINCRBY', queue.meta, 'dead_lettered', 1)
   count_out()

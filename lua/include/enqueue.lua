@@ -6,15 +6,15 @@
 -- @include log_event
 
 -- KEYS of its own  task_index (prefix of a string)
--- The fields of a queue's record that an enqueue reads.
+-- The fields of a queue's record that an enqueue reads. One that is no number where it should be holds up no message.
 local RECORD = { 'id', 'ttl', 'next', 'message_ttl', 'limited', 'event_log', 'wakeup', 'quiet', 'ageing', 'published', 'newest' }
 
 -- Notifies a sweeper that does not know of what is due at `due`: a `next` in the past belongs to one that is gone.
 local function notify_sweeper(schedule_wakeup, ttl, next_due, due, now)
-  next_due = tonumber(next_due or 0)
+  next_due = tonumber(next_due) or 0
   if next_due >= now and due >= next_due then return end
   redis.call('ZADD', schedule_wakeup, 0, 'due')
-  if ttl then redis.call('PEXPIRE', schedule_wakeup, ttl) end
+  if ttl then redis.pcall('PEXPIRE', schedule_wakeup, ttl) end
 end
 
 -- When a delay is over that begins now, in ms since the epoch: never early, so the millisecond that has begun does not count.
@@ -73,7 +73,7 @@ local function enqueue(meta, ready, delayed, message, wakeup, schedule_wakeup, r
     if ttl_ms then redis.call('HSET', hash, 'ttl_ms', text(ttl_ms)) end
     if expires then redis.call('HSET', hash, 'expires', text(expires)) end
     if is_task then redis.call('HSET', hash, 'task_expiry', 'ahead') end
-    if ttl then redis.call('PEXPIRE', delayed, ttl) end
+    if ttl then redis.pcall('PEXPIRE', delayed, ttl) end
     notify_sweeper(schedule_wakeup, ttl, record[3], due, now)
   else
     -- No consumer may take it now (paused, limits): who lifts that notifies.
@@ -85,17 +85,17 @@ local function enqueue(meta, ready, delayed, message, wakeup, schedule_wakeup, r
       redis.call('HSET', hash, 'expires', text(expires))
       if is_task and expires == own then redis.call('HSET', hash, 'task_expiry', 'ahead') end
       redis.call('ZADD', expiry, text(expires), tag)
-      if ttl then redis.call('PEXPIRE', expiry, ttl) end
+      if ttl then redis.pcall('PEXPIRE', expiry, ttl) end
       notify_sweeper(schedule_wakeup, ttl, record[3], expires, now)
     end
     if ttl then
-      redis.call('PEXPIRE', ready, ttl)
-      redis.call('PEXPIRE', record[7] or wakeup, ttl)
+      redis.pcall('PEXPIRE', ready, ttl)
+      redis.pcall('PEXPIRE', record[7] or wakeup, ttl)
     end
   end
   -- The score of a queue with ageing does not tell the priority.
   if record[9] then redis.call('HSET', hash, 'rank', rank) end
-  if ttl then redis.call('PEXPIRE', hash, ttl) end
+  if ttl then redis.pcall('PEXPIRE', hash, ttl) end
   -- One that keeps the tag of a time without limits is not counted out either.
   if record[5] and is_bounded(tag) and limits_bytes(record[5]) then redis.call('HINCRBY', meta, 'bytes', size_of(hash)) end
   if logged then log_published(meta, tag, record.description, payload, delay or eta - now) end

@@ -4,9 +4,13 @@
 -- A subscriber's record is text: cursor, number of the cursor's entry, since (ms), timeout (ms), state, label, counts.
 -- The label is host:pid/process. States: bound (no reader yet), live, suspect (overdue once, or its process is lost), left (a durable one whose reader went in order).
 
+-- One that somebody else wrote counts as that of a subscriber which has processed nothing; its next heartbeat writes it anew.
 local function parse_record(record)
   local cursor, number, since, timeout, state, label, counts =
-    string.match(record, '^(%S+) (%S+) (%S+) (%S+) (%S+) (%S+) ?(%S*)$')
+    string.match(record, '^(%d+%-%d+) (%d+) (%d+) (%d+) (%S+) (%S+) ?(%S*)$')
+  if not cursor then
+    return { cursor = '0-0', number = 0, since = text(now_ms()), timeout = '0', state = 'live', label = '-', counts = '' }
+  end
   return { cursor = cursor, number = tonumber(number), since = since, timeout = timeout, state = state, label = label, counts = counts }
 end
 

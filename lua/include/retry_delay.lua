@@ -21,11 +21,15 @@ local function nth_delay(policy, attempt, tag)
   return math.floor(delay)
 end
 
--- The delay (ms) after failed delivery number `attempt` (from 1) under the policy in `record`; false: it is not tried again.
+-- The delay (ms) after failed delivery number `attempt` (from 1) under the policy in `record`; false: it is not tried again; nil: it is no
+-- policy that was written here.
 local function retry_delay(record, attempt, tag)
   local kind, first, step, multiplier, max, jitter, total, list =
     string.match(record, '^(%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+)$')
   if kind == 'none' then return false end
+  for _, number in ipairs({ first or '', step or '', multiplier or '', max or '', jitter or '', total or '' }) do
+    if not tonumber(number) then return nil end
+  end
   local policy = { kind = kind, first = tonumber(first), step = tonumber(step), multiplier = tonumber(multiplier),
     max = max == '0' and LONGEST_MS or tonumber(max), jitter = tonumber(jitter), delays = {} }
   for delay in string.gmatch(list, '%d+') do policy.delays[#policy.delays + 1] = tonumber(delay) end

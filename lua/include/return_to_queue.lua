@@ -33,7 +33,7 @@ end
 
 local function note_death(queue, rules, tag, failures)
   if #deaths >= 5 * MOST_TOLD then return end
-  local place = rules[2] and 'exchange' or rules[1] and 'discarded' or 'store'
+  local place = rules[2] and 'exchange' or tonumber(rules[1]) and 'discarded' or 'store'
   for _, part in ipairs({ queue.meta, tag, failures, place, envelope_of(queue.message .. tag) }) do deaths[#deaths + 1] = part end
 end
 
@@ -57,13 +57,10 @@ local function return_failed(queue, rules, limit, tag, score, expires, now, how,
   local fields = redis.call('HMGET', hash, 'failed', 'requeues')
   local failures = tonumber(fields[1] or 0)
   local attempt = failures + tonumber(fields[2] or 0)
-  limit = tonumber(rules[3] or limit)
-  local delay = 0
-  if rules[4] then
-    delay = retry_delay(rules[4], attempt, tag)
-  elseif how ~= 'lost' then
-    delay = requeue_pause(attempt)
-  end
+  limit = tonumber(rules[3]) or tonumber(limit)
+  local delay
+  if rules[4] then delay = retry_delay(rules[4], attempt, tag) end
+  if delay == nil then delay = how ~= 'lost' and requeue_pause(attempt) or 0 end
   if delay and wait and wait >= 0 then delay = wait end
   local at_limit = limit >= 0 and failures >= limit
   if at_limit or not delay then
@@ -101,7 +98,7 @@ local function return_lost(queue, rules, limit, tag, score, expires, now, why)
   local hash = queue.message .. tag
   local fields = redis.call('HMGET', hash, 'failed', 'claim', 'begun')
   if tonumber(fields[1] or 0) == 0 or fields[3] == fields[2]
-    or redis.call('HINCRBY', hash, 'unbegun', 1) > most_unbegun(tonumber(rules[3] or limit)) then
+    or redis.call('HINCRBY', hash, 'unbegun', 1) > most_unbegun(tonumber(rules[3]) or tonumber(limit)) then
     return return_failed(queue, rules, limit, tag, score, expires, now, 'lost', why)
   end
   return_to_queue(queue, tag, score, expires, rules[1])

@@ -192,7 +192,7 @@ class SubscriberRegistry:
         if not subscribers:
             return set()
         texts = self._commands.command("HMGET", keys.records, *map(encode_name, sorted(subscribers)))
-        labels = [decode_name(text).split(" ")[5] for text in texts if text is not None]
+        labels = [fields[5] for text in texts if text is not None and (fields := _record_fields(text))]
         return {label.partition(PROCESS_SEPARATOR)[2] for label in labels}
 
     def counters(self, keys: FanoutKeys) -> dict[str, int]:
@@ -201,14 +201,17 @@ class SubscriberRegistry:
         return {name: int(value or 0) for name, value in zip(FANOUT_COUNTERS, values, strict=True)}
 
     def subscribers(self, keys: FanoutKeys) -> list[Subscriber]:
-        """Return the subscribers of a stream, the one that lags most first."""
+        """Return the subscribers of a stream, the one that lags most first; none whose record somebody else wrote."""
         now, _, count, *flat = self._commands.call(
             script("list_subscribers"), (keys.stream, keys.meta, keys.subscribers, keys.records)
         )
         found = []
         for at in range(0, len(flat), 3):
             name, deadline, record = flat[at : at + 3]
-            cursor, number, since, timeout, state, label, *counts = decode_name(record).split(" ")
+            fields = _record_fields(record)
+            if not fields:
+                continue
+            cursor, number, since, timeout, state, label, *counts = fields
             identity = decode_name(name)
             kind, _, queue = identity.partition(".")
             heard = int(deadline) - int(timeout) if deadline and state in HEARD_STATES else None
@@ -225,6 +228,13 @@ class SubscriberRegistry:
 
 def _heartbeat_keys(keys: FanoutKeys) -> tuple[bytes, ...]:
     return (*keys.registry(), keys.waiting_publishers)
+
+
+def _record_fields(record: bytes) -> list[str]:
+    """Return the fields of a subscriber's record (`lua/include/fanout.lua`); none where somebody else wrote it."""
+    fields = decode_name(record).split(" ")
+    numbers = fields[0].split("-") + fields[1:4]
+    return fields if len(fields) >= 6 and all(number.isdecimal() for number in numbers) else []
 
 
 def _subscriber_death(text: bytes) -> SubscriberDeath:
