@@ -189,8 +189,7 @@ class Queues:
 
     def ensure_swept(self, name: str) -> None:
         """Have the queue swept even while it has no consumer: messages expire there, or go on to a dead-letter exchange."""
-        self._commands.call(script("add_to_queue_set"), [self._keys.always_swept], encode_name(name))
-        self._commands.call(script("notify"), [self._keys.sweep_wakeup], "")
+        ensure_swept(self._commands, self._keys, name)
 
     def always_swept(self) -> list[str]:
         """Return the queues that are swept although they may have no consumer."""
@@ -431,6 +430,12 @@ class Queues:
         conditions = (int(if_unused), int(if_empty), int(if_gone), if_id)
         reply: tuple[int, int, int, bytes] = self._commands.call(script("delete"), keys, *conditions)
         return reply
+
+
+def ensure_swept(commands: CommandConnection, keys: Keys, name: str) -> None:
+    """Do as `Queues.ensure_swept`, over `commands`."""
+    commands.call(script("add_to_queue_set"), [keys.always_swept], encode_name(name))
+    commands.call(script("notify"), [keys.sweep_wakeup], "")
 
 
 def _absence(score: bytes | None) -> Absence:

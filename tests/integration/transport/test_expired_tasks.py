@@ -129,6 +129,21 @@ def test_its_own_expiry_goes_with_it_to_another_queue(channel, expired_before):
     assert is_over(inbox.messages[0])
 
 
+@pytest.mark.parametrize("delay_ms", [0, 60_000])
+def test_a_message_that_is_moved_expires_where_nobody_consumes(channel, delay_ms):
+    Inbox(channel, "elsewhere")
+    declare(channel, "q", "other")
+    publish(channel, "q", "milk", headers={"x-delay": delay_ms}, expiration=0.7)
+    session = channel.session
+    [waiting] = celery_redis_plus.browse("q", connection=channel)
+    assert Messages(session.commands, session.keys, dead_letter_max=10).move("q", waiting.tag, "other")
+    if delay_ms:
+        assert "other" in session.queues.always_swept()
+    else:
+        [letter] = wait_until(lambda: session.dead_letters.page("other"))
+        assert letter.reason == "expired"
+
+
 def test_a_dead_letter_exchange_does_not_get_it(channel):
     declare(channel, "next")
     queue = Queue("q", queue_arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "next"})
