@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from celery_redis_plus import clock
 from celery_redis_plus.broker.consumers.acks import SETTLED_A_CALL
 from celery_redis_plus.broker.consumers.unacked import DeliveryState
-from celery_redis_plus.maintenance.contained_failures import ContainedFailures
+from celery_redis_plus.broker.queue_failures import KeyFailures
 from celery_redis_plus.maintenance.runner import UNREACHABLE
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class ConsumerTimeouts:
         self._since: dict[UnackedMessage, tuple[tuple[int, bool], float]] = {}
         #: Broadcast -> when it was first seen unsettled, on `clock`, in seconds.
         self._broadcasts_since: dict[UnackedBroadcast, float] = {}
-        self._alone = ContainedFailures("queue", "what a consumer has held for too long is ended")
+        self._failures = KeyFailures(logger, "cannot end what a consumer has held for too long")
 
     @property
     def next_run_at(self) -> float:
@@ -72,7 +72,7 @@ class ConsumerTimeouts:
                 if now - self._since[unacked][1] >= timeout_s:
                     overdue.append(unacked)
             for at in range(0, len(overdue), SETTLED_A_CALL):
-                with self._alone.of(queue):
+                with self._failures.alone(queue):
                     self._put_back(queue, timeout_s, overdue[at : at + SETTLED_A_CALL])
         self._end_broadcasts(timeouts_s, now)
 
@@ -96,7 +96,7 @@ class ConsumerTimeouts:
     def _give_up(self, owner: Owner, unacked: UnackedBroadcast, timeout_s: float) -> None:
         ended = False
         # Over its own connection: if that is lost, the broadcast comes again.
-        with suppress(OSError, *UNREACHABLE), self._alone.of(unacked.position.queue):
+        with suppress(OSError, *UNREACHABLE), self._failures.alone(unacked.position.queue):
             ended = owner.reject_broadcast(unacked)
         if ended:
             position = unacked.position

@@ -10,7 +10,7 @@ import random
 from typing import TYPE_CHECKING
 
 from celery_redis_plus import clock
-from celery_redis_plus.maintenance.contained_failures import ContainedFailures
+from celery_redis_plus.broker.queue_failures import KeyFailures
 from celery_redis_plus.maintenance.time_slices import Slice
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class EndedEventLogs:
         self._queues = queues
         self._shared = shared
         self._check_at = 0.0
-        self._alone = ContainedFailures("queue", "its event log is trimmed and ended")
+        self._failures = KeyFailures(logger, "has an event log that cannot be trimmed and ended")
 
     @property
     def next_run_at(self) -> float:
@@ -49,7 +49,7 @@ class EndedEventLogs:
             if slice_.over:
                 return
             overrun = 0
-            with self._alone.of(queue):
+            with self._failures.alone(queue):
                 overrun = self._queues.end_event_log(queue)
             if overrun:
                 logger.warning(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import random
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from celery_redis_plus import clock
-from celery_redis_plus.maintenance.contained_failures import ContainedFailures
+from celery_redis_plus.broker.queue_failures import KeyFailures
 from celery_redis_plus.maintenance.time_slices import Slice
 
 if TYPE_CHECKING:
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from celery_redis_plus.broker.queues.queues import Queues
     from celery_redis_plus.maintenance.consumed_queues import ConsumedQueues
     from celery_redis_plus.maintenance.shared_work import SharedWork
+
+logger = logging.getLogger(__name__)
 
 #: Seconds between two checks for vanished queues; spread, so that a hundred workers do not check together.
 VANISHED_CHECK_S = 30.0
@@ -54,7 +57,7 @@ class Janitor:
         #: Called with exchange and queue when a vanished queue's binding has gone with it.
         self.on_unbound: Callable[[str, str], None] = lambda *_: None
         self._on_gone = on_gone
-        self._alone = ContainedFailures("queue", "it is kept, or what it has left is removed")
+        self._failures = KeyFailures(logger, "cannot be kept alive, or cleared away")
         self._clear_at = clock.now_s() + random.uniform(1, VANISHED_CHECK_S)  # noqa: S311 - spreads load, guards nothing
 
     @property
@@ -79,7 +82,7 @@ class Janitor:
         for queue, at in sorted(self._touch_at.items(), key=lambda item: item[0] in self._touched):
             if now >= at and not slice_.over:
                 done = False
-                with self._alone.of(queue):
+                with self._failures.alone(queue):
                     self._touch(queue, now, slice_)
                     done = True
                 if not done:
@@ -136,7 +139,7 @@ class Janitor:
         unbound = self._bindings.unbind_queues(overdue)
         gone = []
         for name in overdue:
-            with self._alone.of(name):
+            with self._failures.alone(name):
                 if self._queues.remove_remains(name):
                     gone.append(name)
         for exchange, binding in unbound:
@@ -150,7 +153,7 @@ class Janitor:
     def _free_page(self) -> None:
         """Free some messages of the first vanished queue; where none is left, remember it."""
         name, freed = self._vanished[0], 0
-        with self._alone.of(name):
+        with self._failures.alone(name):
             freed = self._queues.free_page(name)
         if not freed:
             self._vanished.popleft()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from celery_redis_plus import clock
 from celery_redis_plus.broker.fanout.subscriber_registry import SECOND_CHANCE_S, SUBSCRIBERS_A_CALL
-from celery_redis_plus.maintenance.contained_failures import ContainedFailures
+from celery_redis_plus.broker.queue_failures import KeyFailures
 from celery_redis_plus.signals import SubscriberDied, notify
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class SubscriberHeartbeats:
         self._check_at = 0.0
         #: All cursors are compared with their streams at the next report.
         self._compare_all = False
-        self._alone = ContainedFailures("exchange", "its subscribers are looked after")
+        self._failures = KeyFailures(logger, "has subscribers that cannot be looked after", kind="exchange")
         self._reap_at = clock.now_s() + random.uniform(1, SECOND_CHANCE_S)  # noqa: S311 - spreads load, guards nothing
         #: Server's time of the last look for deaths, by exchange.
         self._reaped_ms: dict[str, int] = {}
@@ -135,7 +135,7 @@ class SubscriberHeartbeats:
         for of_stream in by_stream.values():
             for first in range(0, len(of_stream), SUBSCRIBERS_A_CALL):
                 batch = of_stream[first : first + SUBSCRIBERS_A_CALL]
-                with self._alone.of(batch[0].keys.exchange):
+                with self._failures.alone(batch[0].keys.exchange):
                     self._report_batch(batch, now)
         if len(self._reported) > 2 * len(positions) + SUBSCRIBERS_A_CALL:
             known = {position.id for position in positions}
@@ -159,7 +159,7 @@ class SubscriberHeartbeats:
     def reap(self) -> None:
         """Clear away dead subscribers of all fanout exchanges, and tell of deaths, by any process."""
         for exchange, record in self._bindings.of_type("fanout").items():
-            with self._alone.of(exchange):
+            with self._failures.alone(exchange):
                 self._reap(exchange, auto_delete=record.auto_delete)
 
     def _reap(self, exchange: str, *, auto_delete: bool) -> None:
