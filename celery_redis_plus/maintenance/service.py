@@ -109,7 +109,7 @@ class MaintenanceService:
         self.unacked_messages = UnackedMessages()
         self.watched = ConsumedQueues()
         #: What this process has declared.
-        self.knowledge = DeclaredTopology(options.cluster_lanes)
+        self.knowledge = DeclaredTopology(options.cluster_lanes, on_flush=self._note_flush)
         self.positions = SubscriberCursors(options.subscriber_timeout)
         #: Paces the log lines about messages without a recipient, of all publishers of this process.
         self.unrouted = LineInterval(UNROUTED_LOG_S)
@@ -462,6 +462,11 @@ class MaintenanceService:
             self._topology_recovery, self._subscriber_heartbeats,
         ):  # fmt: skip
             task.run_soon()
+
+    def _note_flush(self) -> None:
+        """Have what the database lost declared again at once."""
+        self._topology_recovery.run_soon()
+        self.wake()
 
     def _note_reachable(self) -> None:
         if not self._reachable:

@@ -80,9 +80,13 @@ class TopologyRecovery:
         self._check_at = now + rest_s
         watched = {queue.name for queue in self._watched.all()}
         if not watched:
+            # Nothing was lost here by a flush that is known by now.
+            self._flushes = self._knowledge.flushes
             return
         # In this order: a flush after the look at the mark is noticed the next time.
         self._bindings.check_flush()
+        # A flush that is noticed here asks for this very run.
+        self._check_at = now + rest_s
         flushes = self._knowledge.flushes
         if flushes != self._flushes:
             self._on_flush()

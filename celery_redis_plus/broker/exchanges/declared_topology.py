@@ -8,7 +8,7 @@ these marks, too; it is known by the database's own mark (`lua/database_id.lua`)
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -62,8 +62,8 @@ def check_mark(database_id: bytes, lanes: int) -> None:
 class DeclaredTopology:
     """Shared by all channels of a process and its maintenance tasks."""
 
-    def __init__(self, lanes: int = 1) -> None:
-        """Know nothing yet; `lanes` is the option `cluster_lanes`."""
+    def __init__(self, lanes: int = 1, on_flush: Callable[[], None] = lambda: None) -> None:
+        """Know nothing yet; `lanes` is the option `cluster_lanes`, `on_flush` is called when the database was flushed."""
         self._lanes = lanes
         self._lock = lock_of(self)
         #: What was read of queues' records, no matter which process declared them.
@@ -80,6 +80,7 @@ class DeclaredTopology:
         self.gone: dict[str, None] = {}
         #: How often the database was found flushed.
         self.flushes = 0
+        self._on_flush = on_flush
 
     def note_gone(self, session: str) -> None:
         """Remember that a session that owned queues is over; the oldest are forgotten."""
@@ -122,9 +123,11 @@ class DeclaredTopology:
         database_id = bytes(commands.call(script("database_id"), [keys.database_id], own))
         check_mark(database_id, self._lanes)
         with self._lock:
-            if self._database_id not in {b"", database_id}:
-                self.flushes += 1
+            flushed = self._database_id not in {b"", database_id}
+            self.flushes += flushed
             self._database_id = database_id
+        if flushed:
+            self._on_flush()
 
     # -- queues -----------------------------------------------------------------------------------------------------------
 

@@ -166,6 +166,8 @@ class Queues:
             status = b"id"
         if status == b"id":
             status, queue_id, stands, *sizes = self._commands.call(*call, self._draw_id(), FORMAT_VERSION, *rules)
+            # A queue that is deleted later was not lost by a flush before: that has to be noticed while the queue stands.
+            self._knowledge.check_flush(self._commands, self._keys)
         return status, queue_id, stands, Sizes(*sizes)
 
     def _draw_id(self) -> str:

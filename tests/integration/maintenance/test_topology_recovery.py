@@ -1,8 +1,11 @@
 """What the server lost (FLUSHDB, eviction) is declared again by those who know it; what was deleted stays deleted."""
 
+from contextlib import suppress
+
 import kombu
 import pytest
 
+from celery_redis_plus import clock
 from celery_redis_plus.maintenance import topology_recovery
 from tests.support.inbox import Inbox, publish
 from tests.support.waiting import wait_until
@@ -168,6 +171,31 @@ def test_the_binding_of_a_transient_queue_that_has_left_does_not_come_back(conne
     restored(redis_client)
     assert [field for field in redis_client.hkeys("binding:{e}") if b"reply" in field] == []
     assert not redis_client.exists("meta:{reply}")
+
+
+def test_a_queue_that_is_deleted_soon_after_a_flush_stays_deleted_and_its_consumer_is_told(connect, monkeypatch, redis_client):
+    monkeypatch.setattr(topology_recovery, "FLUSH_CHECK_S", 60)
+    connection = connect()
+    channel = connection.channel()
+    Inbox(channel, "old").cancel()
+    service = channel.session.service
+    recovery = service._topology_recovery  # noqa: SLF001 - its next look is a minute away
+    redis_client.flushdb()
+    channel.queue_declare("new", durable=True)
+    wait_until(lambda: recovery.next_run_at > clock.now_s())
+    told = []
+    channel.basic_consume("new", callback=lambda _: None, consumer_tag="tag", on_cancel=told.append)
+    connect().channel().queue_delete("new")
+    recovery.run_soon()
+    service.wake()
+
+    def is_told():
+        with suppress(TimeoutError):
+            connection.drain_events(timeout=0.1)
+        return told == ["tag"]
+
+    wait_until(is_told, interval_s=0)
+    assert not redis_client.exists("meta:{new}")
 
 
 def test_an_eviction_policy_that_can_take_our_keys_is_named_at_the_start(connect, start_server, caplog):
