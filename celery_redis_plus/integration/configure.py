@@ -10,10 +10,10 @@ from celery import Celery
 from celery_redis_plus.integration import compat, consumer_priority
 from celery_redis_plus.integration.ack_policies import AckPolicies
 from celery_redis_plus.integration.app_connections import Connections, connections_of
+from celery_redis_plus.integration.bootstep import STEP
 from celery_redis_plus.integration.messages import install_revoke
 from celery_redis_plus.integration.publishing import install_eta_offset, install_send_options
 from celery_redis_plus.integration.requests import install_traceback_cleaner
-from celery_redis_plus.integration.worker import BrokerStep
 
 App = TypeVar("App", bound=Celery)
 
@@ -78,7 +78,7 @@ def configure_app(
         connections.ack_policies = AckPolicies(ack_policy, dict(queue_ack_policies or {}))
     if revoke_removes:
         install_revoke(app)
-    app.steps["consumer"].add(BrokerStep)
+    app.steps["consumer"].add(STEP)
     consumer_priority.install_option(app)
     install_eta_offset(app)
     install_send_options(app)

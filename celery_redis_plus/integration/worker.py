@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from celery import bootsteps, current_app, signals
+from celery import bootsteps, signals
 from celery.worker.consumer import Tasks
 from redis.exceptions import RedisError
 
@@ -14,6 +14,7 @@ from celery_redis_plus.integration import compat
 from celery_redis_plus.integration.ack_policies import AckPolicies
 from celery_redis_plus.integration.active_tasks import RunningTasks, note_given
 from celery_redis_plus.integration.app_connections import connections_of, warn_about_priorities
+from celery_redis_plus.integration.bootstep import STEP
 from celery_redis_plus.integration.graceful_stop import GracefulStop, release_waiting
 from celery_redis_plus.integration.kombu_lists import KombuListTaker
 from celery_redis_plus.integration.lease_guard import begin_in_pool, guard_without_putlocks, install_lease_guard
@@ -32,8 +33,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-STEP = "celery_redis_plus.integration.worker:BrokerStep"
-
 
 class BrokerStep(bootsteps.StartStopStep):
     """Starts with the consumer, and again after each connection loss, when the tasks' queues are consumed already."""
@@ -50,7 +49,7 @@ class BrokerStep(bootsteps.StartStopStep):
         self._services: list[MaintenanceService] = []
         self._metrics: MetricsServer | None = None
         self._kombu_lists: KombuListTaker | None = None
-        self._configured = type(self) in parent.app.steps["consumer"]
+        self._configured = STEP in parent.app.steps["consumer"]
 
     def include_if(self, parent: Any) -> bool:
         """Return whether the worker's broker is ours."""
@@ -149,16 +148,3 @@ def _server(transport: Transport) -> str:
         logger.debug("INFO is refused: %s", error)
         return "version unknown"
     return " ".join(kind_and_version(info))
-
-
-def install_bootstep() -> None:
-    """Have every consumer that is built from now on include the step where its broker is ours; idempotent.
-
-    An app without `configure_app` has no list of steps that we know of, so the step stands among Celery's own. A worker makes
-    its app the current one before it builds its consumer; where that is a configured app, nothing is changed.
-    """
-    if BrokerStep in current_app.steps["consumer"]:
-        return
-    steps = compat.default_steps()
-    if steps is not None and STEP not in steps:
-        compat.set_default_steps([*steps, STEP])

@@ -15,7 +15,7 @@ from kombu.utils.imports import symbol_by_name
 #: What to call, named as kombu's transports are -> the modules that are loaded where it is wanted. (`celery.worker` itself is
 #: loaded in every process with a Celery app, by its Django fixup.)
 HOSTS = {
-    "celery_redis_plus.integration.worker:install_bootstep": (
+    "celery_redis_plus.integration.bootstep:install_bootstep": (
         "celery.apps.worker",
         "celery.worker.consumer",
     ),

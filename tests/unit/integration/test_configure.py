@@ -1,13 +1,15 @@
 import logging
 import pickle
+import subprocess
+import sys
 
 import pytest
 from celery import Celery
 
 from celery_redis_plus import configure_app
 from celery_redis_plus.errors import InvalidAddress
+from celery_redis_plus.integration.bootstep import STEP
 from celery_redis_plus.integration.configure import FIXUP
-from celery_redis_plus.integration.worker import BrokerStep
 
 DOTTED = "celery_redis_plus.transport:Transport"
 
@@ -25,7 +27,7 @@ def test_app_is_returned_and_configured_once():
     connection = vars(app)["_connection"]
     assert configure_app(app) is app
     assert vars(app)["_connection"] is connection
-    assert app.steps["consumer"] == {BrokerStep}
+    assert app.steps["consumer"] == {STEP}
     assert FIXUP in app.fixups
 
 
@@ -186,7 +188,7 @@ def test_configuration_survives_pickling():
     app = pickle.loads(pickle.dumps(configure_app(make(broker_url="redis://h"))))
 
     assert app.connection_for_write().transport_cls == "redisplus"
-    assert BrokerStep in app.steps["consumer"]
+    assert STEP in app.steps["consumer"]
 
 
 def test_app_that_has_published_before_leaves_its_old_connections():
@@ -224,3 +226,15 @@ def test_other_brokers_are_not_asked_about_priorities(caplog):
     configure_app(make(broker_url="memory://", broker_transport_options={"sep": ":"})).connection_for_write()
 
     assert "priority_order" not in caplog.text
+
+
+def test_a_process_that_only_publishes_loads_nothing_of_workers_and_migration():
+    code = (
+        "import sys, celery, celery_redis_plus as ours; app = ours.configure_app(celery.Celery(broker='redisplus://127.0.0.1:1'));"
+        "app.connection_for_write().channel; print(*(m for m in sys.modules if m.startswith('celery_redis_plus.')))"
+    )
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert "celery_redis_plus.transport.transport" in loaded
+    rooms = ("migration", "integration.worker", "spark", "cli")
+    unneeded = tuple(f"celery_redis_plus.{room}" for room in rooms)
+    assert [module for module in loaded if module.startswith(unneeded)] == []
