@@ -156,6 +156,8 @@ META_FIELDS = {
     "skipped_logged": "How many of these the log has reported.",
     "checked": "Server ms of the last look at memory and `run_id`.",
     "full": "Whether memory was full then: 0 or 1.",
+    "permille": "The share of messages whose events were written then, in thousandths.",
+    "payload": "Whether events `published` had payloads then: 0 or 1.",
     "run": "The server's `run_id` then; another one begins a new epoch.",
     "removed": "How many events of the ended epochs were removed when none were written any more.",
     "overrun": "How many events the hard bound trimmed before a registered reader had committed them.",

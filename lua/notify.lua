@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 -- Sends wake-ups: each wakes the client that has waited for it longest. A full server must not leave anybody asleep.
--- KEYS  1.. wakeup (zset), sweep_wakeup (zset) or client_wakeup (zset)
+-- KEYS  1.. wakeup (zset), schedule_wakeup (zset), sweep_wakeup (zset) or client_wakeup (zset)
 -- ARGV  1 life of a wake-up without a waiter (ms; '' = for ever)
 -- Returns how many were notified.
 -- Bound: the wakeups that are given.

@@ -6,9 +6,8 @@ The scripts read it (`lua/include/log_event.lua`), so what one process sets hold
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from celery_redis_plus.keys import decode_name, encode_name
 
@@ -64,12 +63,3 @@ class EventLogSettings:
             "task_index": decode_name(keys.task_index),
         }
         return encode_name(json.dumps(fields, ensure_ascii=False))
-
-
-def recorded(field: bytes | None) -> Mapping[str, Any]:
-    """Return what a queue's record says, by the names in `EventLogSettings.record`; nothing where somebody else wrote it."""
-    try:
-        found = json.loads(field or b"{}")
-    except (ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}

@@ -17,7 +17,6 @@ from celery_redis_plus.connection.refused_keys import RefusedKeys
 from celery_redis_plus.error_translation import translate
 from celery_redis_plus.errors import EventsLost, InvalidArgument, NoEvents, UnknownEventSchema
 from celery_redis_plus.event_log.offsets import Id, Offsets
-from celery_redis_plus.event_log.settings import recorded
 from celery_redis_plus.events import SCHEMA_VERSION, ended_epochs, entry_id, read_entry
 from celery_redis_plus.keys import Keys, decode_name
 
@@ -139,8 +138,8 @@ class EventLog:
         have 1 MB: a list has 32 MB of them at most, and so has a reply. Small replies come first, and grow where none has one.
         """
         keys = self.keys.queue(queue)
-        (setting,) = self.ask([("HGET", keys.meta, "event_log")])
-        most = min(size, PAYLOADS_A_REPLY) if recorded(setting).get("payload") else size
+        ((with_payloads,),) = self.ask([("HMGET", keys.events_meta, "payload")])
+        most = min(size, PAYLOADS_A_REPLY) if with_payloads == b"1" else size
         width, asked, unread = min(size, PAYLOADS_A_REPLY), low, 0
         held: list[Entry] = []
         held_bytes = 0

@@ -14,7 +14,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import dataset
 
-from celery_redis_plus.event_log.settings import recorded
 from celery_redis_plus.event_log.stream import EventLog
 from celery_redis_plus.events import entry_id
 from celery_redis_plus.keys import encode_name
@@ -80,18 +79,15 @@ class LossCounter:
         self, log: EventLog, numberings: Mapping[str, Offsets], events: pa.Table, now: int
     ) -> Iterator[Loss]:  # fmt: skip
         keys = {queue: log.keys.queue(queue) for queue in numberings}
-        commands = [
-            command for of in keys.values() for command in (("HGET", of.events_meta, "skipped"), ("HGET", of.meta, "event_log"))
-        ]
-        replies = log.ask(commands)
+        replies = log.ask([("HMGET", of.events_meta, "skipped", "permille") for of in keys.values()])
         counted = events.group_by(["queue"]).aggregate([("n", "count"), ("ts", "min"), ("ts", "max")])
         read = {row["queue"]: row for row in counted.to_pylist()}
         for place, (queue, numbering) in enumerate(numberings.items()):
             epoch = numbering.epochs[-1][0] if numbering.epochs else 0
-            first, last = self._first_unwritten(queue, numbering), int(replies[2 * place] or 0)
+            first, last = self._first_unwritten(queue, numbering), int(replies[place][0] or 0)
             if last >= first:
                 yield Loss(queue, MEMORY_FULL, epoch, first, last, last - first + 1, self._asked_at, now, now)
-            permille, row = _permille(replies[2 * place + 1]), read.get(_shown(queue))
+            permille, row = _permille(replies[place][1]), read.get(_shown(queue))
             if permille < 1000 and row:
                 first_at, last_at = (round(row[name].timestamp() * 1e6) for name in ("ts_min", "ts_max"))
                 estimate = row["n_count"] * (1000 - permille) // permille
@@ -148,10 +144,9 @@ def _passed_over(log: EventLog, loss: Loss) -> bool:
     return bool(entries)
 
 
-def _permille(setting: bytes | None) -> int:
-    """Return the share of messages whose events are written."""
-    found = recorded(setting).get("permille")
-    return found if isinstance(found, int) and 0 < found < 1000 else 1000
+def _permille(field: bytes | None) -> int:
+    """Return the share of messages whose events are written, in thousandths."""
+    return int(field) if field and field.isdigit() and 0 < int(field) < 1000 else 1000
 
 
 def _shown(queue: str) -> str:

@@ -36,6 +36,7 @@ local function end_epoch(log, epoch)
   return false
 end
 
+-- Notes how events are written, for readers, who may not read the queue's record.
 -- Whether memory is full is known to INFO only: these scripts may go on then, and what acks free must not fill up with events.
 -- Another `run_id` is a server that was restarted, or another primary: its numbers may be behind those that readers have seen.
 local function check_server(log, state, now)
@@ -48,7 +49,7 @@ local function check_server(log, state, now)
     run = string.match(info, '\nrun_id:(%x+)')
   end
   if log.epoch and state[4] and run ~= state[4] and end_epoch(log, log.epoch) then log.epoch = false end
-  redis.call('HSET', log.meta, 'checked', text(now), 'full', full)
+  redis.call('HSET', log.meta, 'checked', text(now), 'full', full, 'permille', log.permille, 'payload', log.payload and '1' or '0')
   if run then redis.call('HSET', log.meta, 'run', run) end
   log.full = full == '1'
 end

@@ -13,7 +13,6 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from celery_redis_plus.errors import TablesUnusable
-from celery_redis_plus.event_log.settings import EventLogSettings
 from celery_redis_plus.event_log.stream import EventLog
 from celery_redis_plus.keys import Keys
 from celery_redis_plus.spark import losses, manifest
@@ -139,20 +138,13 @@ def test_a_log_that_began_anew_counts_what_it_did_not_write_from_one(ingest, red
 
 
 @pytest.mark.parametrize(
-    ("setting", "estimate"), [(b"{", 0), (b"[]", 0), (b"[" * 100_000, 0), (b'{"permille": 1000}', 0), (b'{"permille": 200}', 400)]
+    ("permille", "estimate"), [(b"", 0), (b"x", 0), (b"-5", 0), (b"0", 0), (b"1000", 0), (b"200", 400), (b"500", 100)]
 )
-def test_what_a_sample_leaves_out_is_estimated(ingest, redis_client, setting, estimate):
+def test_what_a_sample_leaves_out_is_estimated(ingest, redis_client, permille, estimate):
     add_events(redis_client, "celery", LIVES[:100])
-    redis_client.hset(keys_of("celery").meta, "event_log", setting)
+    redis_client.hset(keys_of("celery").events_meta, "permille", permille)
     found = ingest()
     assert [(loss.why, loss.count) for loss in found] == ([(SAMPLED, estimate)] if estimate else [])
-
-
-def test_the_setting_is_read_as_it_is_written(ingest, redis_client):
-    add_events(redis_client, "celery", LIVES[:100])
-    keys = keys_of("celery")
-    redis_client.hset(keys.meta, "event_log", EventLogSettings(permille=500).record(keys))
-    assert [(loss.why, loss.count) for loss in ingest()] == [(SAMPLED, 100)]
 
 
 def commit(root, number, *found):

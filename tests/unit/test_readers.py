@@ -46,7 +46,6 @@ OTHERS = {
     "broker/exchanges/exchange_record.py:decode_exchange": "an exchange's declaration",
     "broker/exchanges/routing.py:decode_binding": "a binding",
     "broker/publishing/delivery_store.py:_about": "a tracked delivery's record",
-    "event_log/settings.py:recorded": "a queue's declaration",
     "event_log/stream.py:names_in": "an argument",
     "integration/child_settlements.py:read": "a pipe from a child",
     "transport/typed_queues.py:payload": "a message that is being published",

@@ -114,6 +114,8 @@ def test_a_reader_reads_events_and_sees_no_messages(secured, tmp_path):
         assert "q" in log.queues("*")
         offsets = log.numberings(["q"])["q"]
         assert offsets
+        how = ("HMGET", log.keys.queue("q").events_meta, "permille", "payload")
+        assert log.ask([how]) == [[b"1000", b"0"]], "how events are written is told to readers"
         commit(log, "mine", {"q": (0, 0)})
         assert [reader.name for reader in readers(log, ["q"])] == ["mine"]
     assert main(["events", "readers", "--url", url]) == 0

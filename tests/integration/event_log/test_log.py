@@ -6,7 +6,6 @@ import pytest
 
 from celery_redis_plus import events
 from celery_redis_plus.errors import EventsLost, NoEvents, ServerUnreachable, UnknownEventSchema, WrongKeyType
-from celery_redis_plus.event_log.settings import EventLogSettings
 from celery_redis_plus.event_log.stream import EventLog
 from celery_redis_plus.keys import Keys
 from tests.support.event_streams import START_MS, add_events, begin_epoch, lives
@@ -73,7 +72,7 @@ def test_large_payloads_come_in_lists_of_32_mb(log, redis_client, still_on):
     """A list of 5,000 of them would have 5 GB, and one of Arrow's columns ends at 2 GB."""
     keys = Keys("").queue("celery")
     plain, large = MANY[:200], [event for event in MANY if event.event == "published"][:70]
-    redis_client.hset(keys.meta, "event_log", EventLogSettings(payload=still_on).record(keys))
+    redis_client.hset(keys.events_meta, "payload", int(still_on))
     written = [*(plain if still_on else []), *large, *plain]
     if still_on:
         add_events(redis_client, "celery", plain)
@@ -93,7 +92,7 @@ def test_a_log_with_payloads_is_read_in_small_replies(log, redis_client):
     keys = Keys("").queue("celery")
     add_events(redis_client, "celery", MANY)
     for payload, most in ((False, 8), (True, 40)):
-        redis_client.hset(keys.meta, "event_log", EventLogSettings(payload=payload).record(keys))
+        redis_client.hset(keys.events_meta, "payload", int(payload))
         redis_client.config_resetstat()
         (chunk,) = log.chunks("celery", START_MS, 1, 1000, 5000)
         assert len(chunk) == 1000
