@@ -184,39 +184,48 @@ while taken < count and bytes > 0 and room > 0 do
   taken, room = taken + claimed, room - passed
   if drained then break end
 end
-local left = redis.call('EXISTS', keys.ready) == 1
-local full = max_unacked and unacked + taken >= max_unacked
-local exhausted = credit - taken <= 0
-local wait, quiet = -1, full
-if rate then
-  -- A worker revokes those that expired, and does not run them.
-  tokens = tokens - (taken - expired_tasks)
-  redis.call('HSET', keys.meta, 'tokens', string.format('%.6f', tokens), 'tokens_at', text(now))
-  if left and tokens < 1 and not full then
-    -- One consumer comes back for the next token; no other is woken before.
-    local pacer = record[13]
-    if exhausted or me == '' then
-      if pacer == me then pacer = nil end
-    elseif not pacer or pacer == me or tonumber(record[14]) < now then
-      pacer = me
-      wait = math.ceil((1 - tokens) * 1000 / rate)
-      redis.call('HSET', keys.meta, 'pacer', me, 'pacer_until', text(now + wait + 1000))
+-- What follows from that for wake-ups, limits and rules; returns the answer.
+local function conclude()
+  local left = redis.call('EXISTS', keys.ready) == 1
+  local full = max_unacked and unacked + taken >= max_unacked
+  local exhausted = credit - taken <= 0
+  local wait, quiet = -1, full
+  if rate then
+    -- A worker revokes those that expired, and does not run them.
+    tokens = tokens - (taken - expired_tasks)
+    redis.call('HSET', keys.meta, 'tokens', string.format('%.6f', tokens), 'tokens_at', text(now))
+    if left and tokens < 1 and not full then
+      -- One consumer comes back for the next token; no other is woken before.
+      local pacer = record[13]
+      if exhausted or me == '' then
+        if pacer == me then pacer = nil end
+      elseif not pacer or pacer == me or tonumber(record[14]) < now then
+        pacer = me
+        wait = math.ceil((1 - tokens) * 1000 / rate)
+        redis.call('HSET', keys.meta, 'pacer', me, 'pacer_until', text(now + wait + 1000))
+      end
+      quiet = pacer and (pacer == me or tonumber(record[14]) >= now)
+      if not pacer then redis.call('HDEL', keys.meta, 'pacer', 'pacer_until') end
+    elseif record[13] == me then
+      redis.call('HDEL', keys.meta, 'pacer', 'pacer_until')
     end
-    quiet = pacer and (pacer == me or tonumber(record[14]) >= now)
-    if not pacer then redis.call('HDEL', keys.meta, 'pacer', 'pacer_until') end
-  elseif record[13] == me then
-    redis.call('HDEL', keys.meta, 'pacer', 'pacer_until')
   end
+  if record[15] and me ~= '' and exhausted then redis.call('ZREM', keys.with_credit, me) end
+  local wakeup = update_wakeup_target(keys)
+  if quiet then redis.call('HSET', keys.meta, 'quiet', 1) else redis.call('HDEL', keys.meta, 'quiet') end
+  if left and not quiet then
+    redis.call('ZADD', wakeup, 0, 'work')
+  else
+    redis.call('DEL', wakeup)
+  end
+  -- The first that can be taken may stand behind what has expired.
+  if left and taken == 0 and room <= 0 then return answer('again', 0, true) end
+  local state = redis.call('HEXISTS', keys.meta, 'restricted') == 1 and 'ok' or 'plain'
+  return answer(state, wait, (left and not quiet) or (record[15] and exhausted))
 end
-if record[15] and me ~= '' and exhausted then redis.call('ZREM', keys.with_credit, me) end
-local wakeup = update_wakeup_target(keys)
-if quiet then redis.call('HSET', keys.meta, 'quiet', 1) else redis.call('HDEL', keys.meta, 'quiet') end
-if left and not quiet then
-  redis.call('ZADD', wakeup, 0, 'work')
-else
-  redis.call('DEL', wakeup)
-end
--- The first that can be taken may stand behind what has expired.
-if left and taken == 0 and room <= 0 then return answer('again', 0, true) end
-local state = redis.call('HEXISTS', keys.meta, 'restricted') == 1 and 'ok' or 'plain'
-return answer(state, wait, (left and not quiet) or (record[15] and exhausted))
+
+local concluded, reached = pcall(conclude)
+if concluded then return reached end
+-- A key of another type: what was taken is delivered; a call that can take nothing says why.
+if taken == 0 then return error(reached, 0) end
+return answer('ok', 1000, false)

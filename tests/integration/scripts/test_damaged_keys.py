@@ -197,3 +197,17 @@ def test_a_score_that_no_message_gets_does_not_hold_up_a_look_at_the_queue(redis
     places = [getattr(of, kind) for kind in ("meta", "ready", "delayed", "index", "message", "dlx_outbox", "dead", "consumers")]
     assert broker.commands.call(script("queue_overview"), places)[1] == 2
     broker.commands.close()
+
+
+@pytest.mark.parametrize("kind", ["wakeup", "with_credit"])
+def test_what_a_claim_by_rules_has_taken_is_delivered_where_it_can_wake_nobody(redis_client, kind):
+    """Else nobody would have it until its lease ends, which counts as a failure."""
+    broker = make_broker(redis_client)
+    broker.declare("q", arguments={"x-max-unacked": 5})
+    broker.publish("q", b"1", b"2")
+    redis_client.delete(f"{kind}:{{q}}")
+    redis_client.set(f"{kind}:{{q}}", "foreign")
+    reply = broker.claim_commands.claim_restricted("q", 1, "", credit=1, activations=b"")
+    assert [message.body for message in reply.messages] == [b"1"]
+    assert reply.wait_s == 1
+    broker.commands.close()
