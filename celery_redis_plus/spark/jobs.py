@@ -212,7 +212,8 @@ def _report(spark: SparkSession, arguments: argparse.Namespace, say: Say) -> int
     thresholds = Thresholds.parse(dict(_setting(text, "--threshold") for text in arguments.threshold))
     read = {name: tables.read(spark, arguments.root, name) for name in TABLES}
     losses = tables.read(spark, arguments.root, "losses")
-    figures = summaries(read, losses, period=period, against=against, thresholds=thresholds)
+    events = tables.read(spark, arguments.root, "events")
+    figures = summaries(read, losses, events, period=period, against=against, thresholds=thresholds)
     with suppress(TablesUnusable):
         figures["checks"] = pd.read_parquet(files(arguments.root, "checks"))
     note = f"Period {arguments.period}." if arguments.period != ".." else "Everything in the tables."

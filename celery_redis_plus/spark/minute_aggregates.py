@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 PER_MINUTE = {"queues": "queue", "tasks": "task", "workers": "worker"}
 PERCENTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 
-_MINUTE_US = 60_000_000
+#: How long the steps are that are counted, µs; the tables have minutes, the charts of short periods seconds.
+MINUTE_US, SECOND_US = 60_000_000, 1_000_000
 _COUNTS = (
     *("published", "delivered", "acked", "failed", "retried", "requeued", "expired", "dead", "removed"),
     "backlog_change",
@@ -39,26 +40,27 @@ PARTIAL_MINUTE, PARTIAL_MINUTE_DDL = arrow(_PARTIAL), ddl(_PARTIAL)
 MINUTE, MINUTE_DDL = arrow(_MINUTE), ddl(_MINUTE)
 
 
-def partial_minutes(changes: Mapping[str, Any]) -> pa.Table:
+def partial_minutes(changes: Mapping[str, Any], step_us: int = MINUTE_US) -> pa.Table:
     """Return rows of `PARTIAL_MINUTE` for all three tables.
 
     Args:
         changes: columns of the same length, an element an event: `queue`, `task`, `worker`, `event`, `reason`; `ts`, µs; `wait_s`
             and `run_s`, NaN where the event ended none; `ready_change`.
+        step_us: how long a step is.
     """
     flags = _flags(changes["event"], changes["reason"])
     flags["backlog_change"] = changes["ready_change"]
-    return pa.concat_tables([_partial_minutes(table, changes[key], changes, flags) for table, key in PER_MINUTE.items()])
+    return pa.concat_tables([_partial_minutes(table, changes[key], changes, flags, step_us) for table, key in PER_MINUTE.items()])
 
 
-def combined(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def combined(batches: Iterator[pa.RecordBatch], step_us: int = MINUTE_US) -> Iterator[pa.RecordBatch]:
     """Yield rows of `MINUTE` of a partition that has all partial rows of its minutes."""
     found = [batch for batch in batches if batch.num_rows]
     if not found:
         return
     read = pa.Table.from_batches(found)
     keys = pc.binary_join_element_wise(read.column("table"), read.column("key"), "\n")
-    place, group = _grouped(_codes(keys), microseconds(read.column("minute")) // _MINUTE_US)
+    place, group = _grouped(_codes(keys), microseconds(read.column("minute")) // step_us)
     taken = pa.array(place)
     columns: dict[str, Any] = {name: read.column(name).take(taken) for name in ("table", "key", "minute")}
     for name in _COUNTS:
@@ -91,16 +93,18 @@ def _flags(event: Any, reason: Any) -> dict[str, NDArray[Any]]:
     }
 
 
-def _partial_minutes(table: str, key: Any, changes: Mapping[str, Any], flags: Mapping[str, NDArray[Any]]) -> pa.Table:
+def _partial_minutes(
+    table: str, key: Any, changes: Mapping[str, Any], flags: Mapping[str, NDArray[Any]], step_us: int
+) -> pa.Table:  # fmt: skip
     has_key = np.asarray(key.is_valid().to_numpy(zero_copy_only=False))
     counted = np.flatnonzero(has_key)
     key = key.take(pa.array(counted))
-    minutes = changes["ts"][counted] // _MINUTE_US
+    minutes = changes["ts"][counted] // step_us
     place, group = _grouped(_codes(key), minutes)
     columns: dict[str, Any] = {
         "table": pa.repeat(pa.scalar(table), len(place)),
         "key": key.take(pa.array(place)),
-        "minute": pa.array(minutes[place] * _MINUTE_US),
+        "minute": pa.array(minutes[place] * step_us),
     }
     for name, flag in flags.items():
         columns[name] = _sums(group, flag[counted], len(place))

@@ -109,12 +109,12 @@ def save_figures(figures: Mapping[str, pd.DataFrame], directory: Path) -> list[P
 
 
 def draw_throughput(axes: Axes, figures: Mapping[str, pd.DataFrame]) -> None:
-    """Draw published, delivered, acked and failed messages a minute, or an hour of a long period."""
+    """Draw published, delivered, acked and failed messages a minute, a second of a short period, or an hour of a long one."""
     timeline = Timeline.of(figures)
     if timeline is None:
         return
     counted = ("published", "delivered", "acked", "failed", "retried", "dead")
-    sums = timeline.sums(figures["throughput"], counted)
+    sums = timeline.sums(timeline.rows(figures, "throughput"), counted)
     for name in counted:
         if sums[name].any() or name in {"published", "acked"}:
             axes.step(sums.index, sums[name], where="post", label=name, linewidth=1.4)
@@ -126,7 +126,7 @@ def draw_backlog(axes: Axes, figures: Mapping[str, pd.DataFrame]) -> None:
     timeline = Timeline.of(figures)
     if timeline is None:
         return
-    lines = {str(queue): timeline.levels(rows, "backlog") for queue, rows in figures["backlog"].groupby("queue")}
+    lines = {str(queue): timeline.levels(rows, "backlog") for queue, rows in timeline.rows(figures, "backlog").groupby("queue")}
     most = sorted(lines, key=lambda queue: -lines[queue].max())
     for queue in most[:MAX_LINES]:
         axes.step(lines[queue].index, lines[queue], where="post", label=queue, linewidth=1.4)
@@ -141,7 +141,7 @@ def draw_waits(axes: Axes, figures: Mapping[str, pd.DataFrame]) -> None:
     timeline = Timeline.of(figures)
     if timeline is None:
         return
-    for queue, rows in _busiest(figures, "waits"):
+    for queue, rows in _busiest(figures, timeline.rows(figures, "waits")):
         worst = timeline.worst(rows, "wait_p95_s")
         axes.step(worst.index, worst, where="post", label=queue, linewidth=1.4)
     _over_time(axes, timeline, "seconds, 95th percentile" + (", worst minute" if timeline.unit == "hour" else ""))
@@ -234,8 +234,7 @@ def _paint(axes: Axes, painter: Any, figures: Mapping[str, pd.DataFrame]) -> Non
         label.set_fontsize(8)
 
 
-def _busiest(figures: Mapping[str, pd.DataFrame], name: str) -> list[tuple[str, Any]]:
-    frame = figures[name]
+def _busiest(figures: Mapping[str, pd.DataFrame], frame: pd.DataFrame) -> list[tuple[str, Any]]:
     order = [queue for queue in figures["by_queue"]["queue"] if queue in set(frame["queue"])][:MAX_LINES]
     return [(queue, frame[frame["queue"] == queue]) for queue in order]
 

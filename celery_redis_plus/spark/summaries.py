@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+import pandas as pd
 from pyspark.sql import functions as sf
 
 from celery_redis_plus.errors import InvalidArgument
@@ -14,9 +15,9 @@ from celery_redis_plus.spark.anomalies import Thresholds, anomalies
 from celery_redis_plus.spark.losses import NO_EVENT
 from celery_redis_plus.spark.manifest import TABLES
 from celery_redis_plus.spark.minute_aggregates import PERCENTILES
+from celery_redis_plus.spark.seconds import LONGEST, by_second
 
 if TYPE_CHECKING:
-    import pandas as pd
     from pyspark.sql import Column, DataFrame
 
 #: Relative error of a percentile's rank is at most 1 in this.
@@ -76,6 +77,7 @@ def within(tables: Mapping[str, DataFrame], period: Period) -> dict[str, DataFra
 def summaries(
     tables: Mapping[str, DataFrame],
     losses: DataFrame | None = None,
+    events: DataFrame | None = None,
     *,
     period: Period,
     against: Period | None = None,
@@ -86,6 +88,7 @@ def summaries(
     Args:
         tables: `messages`, `queues`, `tasks`, `workers`.
         losses: the table `losses`; None says nothing of them.
+        events: the table `events`, for the seconds of a short period; None leaves them out.
         period: what is reported.
         against: another period, to compare with.
         thresholds: for the anomalies.
@@ -116,8 +119,15 @@ def summaries(
         others = within(tables, against)["messages"]
         frames["comparison"] = _comparison(messages, others)
         frames["headline"] = frames["headline"].unionByName(_headline(others, "other period"))
-    frames["period"] = _bounds(tables["queues"], period)
-    return {name: frame.toPandas() for name, frame in frames.items()}
+    bounds = _bounds(tables["queues"], period).toPandas()
+    start, end = bounds.loc[0, ["start", "end"]]
+    if events is not None and start < end <= start + LONGEST:
+        seconds = by_second(events, tables["messages"], tables["queues"], start, end)
+        shown = seconds.where(sf.col("minute") >= sf.lit(start.tz_localize("UTC").to_pydatetime()))
+        frames["throughput_by_second"] = _throughput(shown)
+        frames["backlog_by_second"] = seconds.select("queue", "minute", "backlog").unionByName(_before(tables["queues"], start))
+        frames["waits_by_second"] = shown.select("queue", "minute", "wait_p50_s", "wait_p95_s")
+    return {name: frame.toPandas() for name, frame in frames.items()} | {"period": bounds}
 
 
 def _headline(messages: DataFrame, name: str) -> DataFrame:
@@ -149,10 +159,16 @@ def _backlog(queues: DataFrame, period: Period) -> DataFrame:
     columns = ("queue", "minute", "backlog")
     found = queues.where(period.holds("minute")).select(*columns)
     if period.start:
-        earlier = queues.where(sf.col("minute") < sf.lit(period.start)).groupBy("queue")
-        last = earlier.agg(sf.max("minute").alias("minute"), sf.max_by("backlog", "minute").alias("backlog"))
-        found = found.unionByName(last.select(*columns))
+        found = found.unionByName(_before(queues, pd.Timestamp(period.start).tz_convert(None)))
     return found.orderBy("minute")
+
+
+def _before(queues: DataFrame, start: pd.Timestamp) -> DataFrame:
+    """Return the last backlog of each queue before a minute."""
+    minute = sf.lit(start.floor("min").tz_localize("UTC").to_pydatetime())
+    earlier = queues.where(sf.col("minute") < minute).groupBy("queue")
+    last = earlier.agg(sf.max("minute").alias("minute"), sf.max_by("backlog", "minute").alias("backlog"))
+    return last.select("queue", "minute", "backlog")
 
 
 def _throughput(queues: DataFrame) -> DataFrame:

@@ -40,13 +40,20 @@ class Timeline:
         start, end = figures["period"].loc[0, ["start", "end"]]
         if pd.isna(start) or pd.isna(end) or start >= end:
             return None
-        step = pd.Timedelta(minutes=1) if end - start <= LONGEST_BY_MINUTE else pd.Timedelta(hours=1)
+        if "throughput_by_second" in figures:
+            step = pd.Timedelta(seconds=1)
+        else:
+            step = pd.Timedelta(minutes=1) if end - start <= LONGEST_BY_MINUTE else pd.Timedelta(hours=1)
         return cls(start.floor(step), end.ceil(step), step)
 
     @property
     def unit(self) -> str:
         """The step's name."""
-        return "minute" if self.step == pd.Timedelta(minutes=1) else "hour"
+        return {1: "second", 60: "minute", 3600: "hour"}[int(self.step.total_seconds())]
+
+    def rows(self, figures: Mapping[str, pd.DataFrame], name: str) -> pd.DataFrame:
+        """Return the figures by the minute, or by the second of a short period."""
+        return figures[f"{name}_by_second" if self.unit == "second" else name]
 
     @property
     def steps(self) -> pd.DatetimeIndex:

@@ -156,11 +156,11 @@ class Pipeline:
         root = self.output / "tables"
         tables.aggregate(spark, root)
         read = {name: tables.read(spark, root, name) for name in TABLES}
-        figures = summaries(read, tables.read(spark, root, "losses"), period=Period())
+        events = tables.read(spark, root, "events")
+        figures = summaries(read, tables.read(spark, root, "losses"), events, period=Period())
         self.report.write_text(report.render(figures, note=f"The demo's {self.tasks:,} tasks."), encoding="utf-8")
         report.save_figures(figures, self.output / "figures")
         report.draw(figures, self.output / "report.svg")
-        events = tables.read(spark, root, "events")
         with EventLog(environment.broker, broker_prefix(environment.prefix)) as log:
             written = sum(numbering.total for numbering in log.numberings(log.queues()).values())
         dry = replay(spark, root, "state = 'DEAD'", Destination(url=environment.broker), dry_run=True)
