@@ -94,8 +94,8 @@ def pretend(client: Redis, workers: int) -> None:
     """Enter `workers` that do not exist into the lists by which ours tells how many there are, for a minute."""
     until = (time.time() + PRETENDED_S) * 1000
     client.zadd(f"consumers:{{{TASK_QUEUE}}}", {f"pretended{number}": until for number in range(workers)})
-    # Of another run of the server: watchers do not judge them.
-    record = json.dumps({"run": "", "ids": [], "grace_s": 5, "sessions": [], "queues": [], "host": "", "pid": 0, "busy": False})
+    # Of another run of the server: the leader does not judge them.
+    record = json.dumps({"run": "", "ids": [], "grace_s": 5, "sessions": [], "queues": [], "host": "", "pid": 0})
     client.hset("processes:{presence}", mapping={f"pretended{number}": record for number in range(workers)})
 
 

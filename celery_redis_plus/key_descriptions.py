@@ -11,13 +11,20 @@ from dataclasses import dataclass, field
 
 from celery_redis_plus.events import META_FIELDS as EVENTS_META_FIELDS
 from celery_redis_plus.keys import Keys
-from celery_redis_plus.record_fields import CONSUMER_FIELDS, DELIVERY_FIELDS, FANOUT_FIELDS, MESSAGE_FIELDS, QUEUE_FIELDS
+from celery_redis_plus.record_fields import (
+    CONSUMER_FIELDS,
+    DELIVERY_FIELDS,
+    FANOUT_FIELDS,
+    LEADER_FIELDS,
+    MESSAGE_FIELDS,
+    QUEUE_FIELDS,
+)
 
 _KEYS = Keys()
 _Q = _KEYS.queue("Q")
 _F = _KEYS.fanout("X", "/0.")
 _TRACK, _TRACK_EVENTS = _KEYS.track("ID")
-_PROCESSES, _WATCHERS, _WATCH_WAKEUP = _KEYS.processes
+_PROCESSES, _HEARTBEATS, _LEADER = _KEYS.processes
 
 #: How long keys live; a sentence that several keys share.
 WITH_QUEUE = "As long as it has members; in a transient queue it has the record's `ttl`."
@@ -354,17 +361,13 @@ OF_THE_DATABASE = (
         "Until the last process has stopped, or is recovered; a day after the last report.",
     ),
     KeyDescription(
-        _WATCHERS,
+        _HEARTBEATS,
         "zset",
-        "The processes that watch the connections of the others: process -> end of its lease, ms since the epoch.",
-        "6 s; 75 s of one that is alone, or watches idle processes only.",
+        "When each of them was heard of last: process -> ms since the epoch.",
+        "As `processes`.",
     ),
     KeyDescription(
-        _WATCH_WAKEUP + b"PROCESS",
-        "zset",
-        "Wake-up of one process: there is a process to watch, or a watcher too few.",
-        "A minute, or until it is taken.",
-        plain_writers=TAKEN_BY_THREAD,
+        _LEADER, "hash", "Which process does what any may do: the leader.", "A day after the last heartbeat.", LEADER_FIELDS
     ),
     KeyDescription(_KEYS.event_logs, "set", "Queues that have lifecycle events, also those that write none any more.", FOREVER),
     KeyDescription(

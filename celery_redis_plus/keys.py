@@ -277,11 +277,11 @@ class Keys:
         #: Queues with work for the sweep even without consumers, and the wake-up for a new one.
         self.always_swept = self._key("always_swept")
         self.sweep_wakeup = self._key("sweep_wakeup")
-        #: Which connections each consuming process has, which processes watch them, and the prefix of each one's wake-up.
+        #: Which connections each consuming process has, when each was heard of last, and which one leads.
         self.processes = (
             self._key("processes:{presence}"),
-            self._key("watchers:{presence}"),
-            self._key("watch_wakeup:{presence}:"),
+            self._key("heartbeats:{presence}"),
+            self._key("leader:{presence}"),
         )
         self.exchanges = self._key("exchanges")
         #: A zset: tracked deliveries that are not resolved -> when they should be.

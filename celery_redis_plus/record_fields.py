@@ -88,6 +88,7 @@ PROCESS_COUNTERS = {
 
 #: What a process knows of itself at one moment, as `celery_redis_plus_worker_*`.
 PROCESS_GAUGES = {
+    "leads": "1 in the process that does for all what any process may do, such as to look for lost ones; else 0.",
     "failing_tasks": "Maintenance tasks that failed in their last run: each is tried again, after up to 16 s.",
     "unacked_messages": "Messages that this process holds: prefetched ones, and those of running tasks.",
     "heartbeat_delay_seconds": "By how much the next heartbeat is overdue; 0 while heartbeats come in time.",
@@ -161,6 +162,16 @@ CONSUMER_FIELDS = {
     "pid": "Its process id.",
     "state": "`with_credit`, `notified` or `not interested`, as the consumer last reported.",
     "probed": "1 while the server waits for its answer to a probe.",
+}
+
+#: Fields of `leader:{presence}`.
+LEADER_FIELDS = {
+    "process": "The leader, as the registry of processes names it.",
+    "epoch": "How often another process has become the leader: what an earlier one still does is refused.",
+    "until": "End of its lease, ms since the epoch: the next heartbeat of another process behind it makes that one the leader.",
+    "asks": "2 where the leader may ask the server for connections, else 1.",
+    "heard": "The last heartbeat of any process, ms since the epoch.",
+    "resumed": "When heartbeats came again after a pause of all, ms since the epoch: silence counts from then.",
 }
 
 #: Fields of `fanout:{/0.X}`.

@@ -98,6 +98,11 @@ def connect(callback: Callback) -> Callable[[], None]:
     return end
 
 
+def connected() -> bool:
+    """Return whether anybody listens."""
+    return bool(_callbacks)
+
+
 def notify(signal: Signal) -> None:
     """Call every connected callback."""
     for callback in tuple(_callbacks):

@@ -246,7 +246,7 @@ class BrokerConnection:
             self.service.unacked_messages,
             visibility_timeout_s=options.visibility_timeout,
             grace_s=options.connection_lost_grace,
-            may_be_lost=self.service.presence.may_be_lost,
+            may_be_lost=self.service.own_process.may_be_lost,
         )
 
     def _make_broadcasts(self) -> None:
@@ -367,7 +367,7 @@ class BrokerConnection:
         declared = self.queues.arguments(queue)
         ttl_ms = None if declared is None else self.queues.ttl_ms(declared)
         service = self.service
-        service.presence.add(self.commands)
+        service.own_process.add(self.commands)
         user = self.id if consumer is None else consumer.id
         service.watched.add(queue, user, ttl_ms, consumer, declared=declared is not None)
         for one in (service, *service.others):

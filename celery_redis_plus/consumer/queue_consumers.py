@@ -254,8 +254,6 @@ class QueueConsumers:
         self._apply(result)
         service = self._connection.service
         fresh = service.unacked_messages.add(result.messages, self._connection.id, asked_at)
-        if fresh and not service.lost_processes.told_busy:
-            service.wait_until_told_busy()
         self.buffer.extend(self.order.took(fresh))
 
     def _apply(self, result: FetchResult) -> None:
@@ -441,8 +439,6 @@ class QueueConsumers:
             if not found:
                 return None
             added = service.unacked_messages.add(found, self._connection.id, asked_at)
-            if not service.lost_processes.told_busy:
-                service.wait_until_told_busy()
             unacked = added[0] if added else None
         self._track(unacked, payload)
         return payload, unacked

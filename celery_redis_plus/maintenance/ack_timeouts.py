@@ -34,7 +34,6 @@ from celery_redis_plus.maintenance.time_slices import Slice
 if TYPE_CHECKING:
     from celery_redis_plus.connection.connector import Connector
     from celery_redis_plus.keys import Keys
-    from celery_redis_plus.maintenance.shared_work import SharedWork
     from celery_redis_plus.options import Options
 
 logger = logging.getLogger(__name__)
@@ -87,12 +86,11 @@ class OverdueDeliveries:
 
 
 class AbandonedDeliveries:
-    """The maintenance task that sees to deliveries whose publisher has died."""
+    """The leader's task that sees to deliveries whose publisher has died."""
 
-    def __init__(self, overdue: OverdueDeliveries, shared: SharedWork) -> None:
-        """Let `overdue` see to them; all processes of `shared` look for some."""
+    def __init__(self, overdue: OverdueDeliveries) -> None:
+        """Let `overdue` see to them."""
         self._overdue = overdue
-        self._shared = shared
         self._next_run_at = clock.now_s() + random.uniform(1, ABANDONED_CHECK_S)  # noqa: S311 - spreads load, guards nothing
 
     @property
@@ -102,7 +100,7 @@ class AbandonedDeliveries:
 
     def run(self) -> None:
         """Look for some. Raises as `CommandConnection.call` does."""
-        self._next_run_at = clock.now_s() + self._shared.interval_s(ABANDONED_CHECK_S)
+        self._next_run_at = clock.now_s() + ABANDONED_CHECK_S
         tracks = self._overdue.tracks
         slice_ = Slice()
         for track in tracks.forgotten():

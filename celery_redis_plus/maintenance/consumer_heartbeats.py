@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from celery_redis_plus.broker.consumers.unacked import UnackedMessages
     from celery_redis_plus.broker.exchanges.declared_topology import DeclaredTopology
     from celery_redis_plus.maintenance.consumed_queues import ConsumedQueues
-    from celery_redis_plus.maintenance.shared_work import SharedWork
+    from celery_redis_plus.maintenance.resting_queues import QueueCrowds
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ class ConsumerHeartbeats:
         watched: ConsumedQueues,
         unacked_messages: UnackedMessages,
         knowledge: DeclaredTopology,
-        shared: SharedWork,
+        crowds: QueueCrowds,
         *,
         timeout_s: float,
     ) -> None:
@@ -51,14 +51,14 @@ class ConsumerHeartbeats:
             watched: the queues that this process consumes.
             unacked_messages: tells which messages of a broken session are still to be released.
             knowledge: tells which queues have a single active consumer.
-            shared: is told how many consumers each queue has.
+            crowds: is told how many consumers each queue has.
             timeout_s: one counts as dead after so many seconds of silence.
         """
         self._consumers = consumers
         self._watched = watched
         self._unacked_messages = unacked_messages
         self._knowledge = knowledge
-        self._shared = shared
+        self._crowds = crowds
         self._interval_s = timeout_s / 3
         self._next_run_at = 0.0
         #: Consumer -> when its next sign of life is due, on `clock`, in seconds. One that is not here is new.
@@ -125,7 +125,7 @@ class ConsumerHeartbeats:
         self._missed.intersection_update(present)
         self.probes = {self._consumers.probe_of(consumer): consumer.id for consumer in present.values()}
         queues = {consumer.queue for consumer in present.values()}
-        self._shared.consumers = {queue: count for queue, count in self._shared.consumers.items() if queue in queues}
+        self._crowds.consumers = {queue: count for queue, count in self._crowds.consumers.items() if queue in queues}
 
     def _may_leave(self, queue: str, consumer: str) -> bool:
         record = self._knowledge.records.get(queue)
@@ -145,7 +145,7 @@ class ConsumerHeartbeats:
         now = clock.now_s()
         for sign in signs:
             self._due_at[sign.consumer.id] = now + self._interval_s
-            self._shared.consumers[sign.consumer.queue] = sign.consumers
+            self._crowds.consumers[sign.consumer.queue] = sign.consumers
             if not sign.known:
                 self._join_again(sign.consumer)
             if sign.next_expiry_s is not None:

@@ -15,23 +15,21 @@ from celery_redis_plus.maintenance.time_slices import Slice
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.queues.queues import Queues
-    from celery_redis_plus.maintenance.shared_work import SharedWork
 
 logger = logging.getLogger(__name__)
 
-#: Seconds between two looks at the names of all event logs; spread, so that a hundred workers do not look together.
+#: Seconds between two looks at the names of all event logs.
 CHECK_S = 20.0
 #: Most of these logs in one run, chosen at random: where there are more, each has its turn in time.
 LOGS_A_RUN = 100
 
 
 class EndedEventLogs:
-    """The maintenance task that ends the event logs of queues that write none."""
+    """The leader's task that ends the event logs of queues that write none."""
 
-    def __init__(self, queues: Queues, shared: SharedWork) -> None:
-        """Look through `queues`, as all processes of `shared` do."""
+    def __init__(self, queues: Queues) -> None:
+        """Look through `queues`."""
         self._queues = queues
-        self._shared = shared
         self._check_at = 0.0
         self._failures = KeyFailures(logger, "has an event log that cannot be trimmed and ended")
 
@@ -42,7 +40,7 @@ class EndedEventLogs:
 
     def run(self) -> None:
         """Trim some of them, and remove those that are over. Raises as `CommandConnection.call` does."""
-        self._check_at = clock.now_s() + random.uniform(0.8, 1.2) * self._shared.interval_s(CHECK_S)  # noqa: S311 - spreads load
+        self._check_at = clock.now_s() + CHECK_S
         slice_ = Slice()
         ended = self._queues.without_event_log(self._queues.event_logged())
         for queue in random.sample(ended, min(len(ended), LOGS_A_RUN)):

@@ -54,10 +54,11 @@ class LostRoles:
 class ProcessRecovery:
     """The recovery of one lost process after the other, by pages."""
 
-    def __init__(self, processes: Processes, roles: LostRoles) -> None:
-        """Recover over the connection of `processes`, and by `roles`."""
+    def __init__(self, processes: Processes, roles: LostRoles, remove: Callable[[str, str], object]) -> None:
+        """Recover over the connection of `processes`, and by `roles`; `remove` is given a recovered process and its record."""
         self._processes = processes
         self._roles = roles
+        self._remove = remove
         self._lost: list[_Lost] = []
         #: Messages that this process has put back.
         self.recovered = 0
@@ -82,7 +83,7 @@ class ProcessRecovery:
             if lost.queues:
                 self._recover_page(lost)
                 continue
-            self._processes.replace(lost.name, lost.text, "")
+            self._remove(lost.name, lost.text)
             self._lost.pop(0)
             _tell_recovered(lost)
         return not self._lost

@@ -17,7 +17,6 @@ from celery_redis_plus import clock
 if TYPE_CHECKING:
     from celery_redis_plus.connection.command_connection import CommandConnection
     from celery_redis_plus.keys import Keys
-    from celery_redis_plus.maintenance.shared_work import SharedWork
 
 #: Most seconds between two sweeps of an empty queue, and their share of the visibility timeout: a message that comes is swept
 #: long before its lease can end. Of many consumers each sweeps more rarely, but looks as often: it may be left alone meanwhile.
@@ -29,6 +28,22 @@ ENOUGH_CONSUMERS = 40
 SEEN_S = 10.0
 
 
+class QueueCrowds:
+    """How many consumers, of all processes, each queue that this process consumes has; and what is known of queues with one."""
+
+    def __init__(self) -> None:
+        """Know no number yet."""
+        #: Queue -> its consumers, as their last heartbeats told.
+        self.consumers: dict[str, int] = {}
+        #: Transient queue to which nothing was ever published -> when this process saw that, on `clock`, in seconds, and the
+        #: id of its record.
+        self.unpublished: dict[str, tuple[float, bytes]] = {}
+
+    def consumers_of(self, queue: str) -> int:
+        """Return how many look after a queue, 0 where that is unknown; of one that the leader sweeps it is 0, too."""
+        return self.consumers.get(queue, 0)
+
+
 class RestingQueues:
     """The empty queues of a sweeper."""
 
@@ -36,17 +51,17 @@ class RestingQueues:
         self,
         commands: CommandConnection,
         keys: Keys,
-        shared: SharedWork,
+        crowds: QueueCrowds,
         *,
         interval_s: float,
         visibility_timeout_s: float,
     ) -> None:
-        """Ask over `commands`; `shared` tells how many consumers look after a queue."""
+        """Ask over `commands`; `crowds` tells how many consumers look after a queue."""
         self._commands = commands
         self._keys = keys
         self._interval_s = interval_s
         self._rest_s = max(interval_s, min(RESTING_SWEEP_S, visibility_timeout_s * SHARE_OF_TIMEOUT))
-        self._shared = shared
+        self._crowds = crowds
         #: Empty queue -> when to sweep it again, on `clock`, in seconds, and the id of its record.
         self._resting: dict[str, tuple[float, bytes]] = {}
 
@@ -84,21 +99,21 @@ class RestingQueues:
             return None
         if self._is_unused(queue):
             return self._rest_s
-        alone = self._shared.consumers_of(queue) == 1
+        alone = self._crowds.consumers_of(queue) == 1
         look_s = max(self._interval_s, self._rest_s / 2) if alone else self._interval_s
         left_s = self._resting[queue][0] - clock.now_s()
         return max(0.0, min(self._in_turn(queue, look_s, longest_s=self._rest_s), left_s))
 
     def _is_unused(self, queue: str) -> bool:
         """Return whether this process knows without a look that a resting queue is as it was."""
-        if queue not in self._resting or self._shared.consumers_of(queue) != 1:
+        if queue not in self._resting or self._crowds.consumers_of(queue) != 1:
             return False
-        seen_at, record_id = self._shared.unpublished.get(queue, (-math.inf, b""))
+        seen_at, record_id = self._crowds.unpublished.get(queue, (-math.inf, b""))
         return clock.now_s() - seen_at < SEEN_S and record_id == self._resting[queue][1]
 
     def _in_turn(self, queue: str, interval_s: float, *, longest_s: float = math.inf) -> float:
         """Return for how many seconds this consumer of a queue rests that would rest for `interval_s` beside few others."""
-        crowd = self._shared.consumers_of(queue) / ENOUGH_CONSUMERS
+        crowd = self._crowds.consumers_of(queue) / ENOUGH_CONSUMERS
         if crowd <= 1:
             return interval_s
         # At random: those that were started together would come together.

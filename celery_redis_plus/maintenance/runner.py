@@ -6,7 +6,8 @@ Heartbeats come before each of the others, which give the thread back after a sl
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -22,6 +23,8 @@ logger = logging.getLogger(__name__)
 
 #: Seconds for which a task rests that has failed: first, and at most. Each failure after another one doubles the rest.
 FIRST_REST_S, LONGEST_REST_S = 1.0, 16.0
+#: Seconds for which a task is not asked again when it is due, unless something happens.
+TIMETABLE_S = 0.1
 #: What concerns all tasks alike: the connection is lost, or the server does not let us in.
 UNREACHABLE = (RedisConnectionError, RedisTimeoutError, ServerTooOld, InvalidAddress)
 
@@ -49,10 +52,25 @@ class _Failure:
 class TaskRunner:
     """Runs all maintenance tasks in turn."""
 
-    def __init__(self, tasks: Sequence[MaintenanceTask], *, first: Sequence[MaintenanceTask] = ()) -> None:
-        """Take `tasks` in this order, and those of `first` that are due before each of them."""
-        self._tasks = tasks
+    def __init__(
+        self,
+        tasks: Sequence[MaintenanceTask],
+        *,
+        first: Sequence[MaintenanceTask] = (),
+        of_leader: Sequence[MaintenanceTask] = (),
+        leads: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """Take `tasks` in this order, and those of `first` that are due before each of them.
+
+        Behind `tasks` come those `of_leader`, which are due only where `leads` says that this process leads.
+        """
+        self._of_leader = frozenset(of_leader)
+        self._leads = leads
+        self._tasks = (*tasks, *of_leader)
         self._first = first
+        #: When each task is due, as it said when all were asked last, and when that was; on `clock`, in seconds.
+        self._timetable: dict[MaintenanceTask, float] = {}
+        self._asked_at = 0.0
         #: What took longest since `take_longest` was called: name and seconds.
         self._longest = ("", 0.0)
         self._failures: dict[MaintenanceTask, _Failure] = {}
@@ -69,29 +87,45 @@ class TaskRunner:
     @property
     def next_run_at(self) -> float:
         """When to run next, on `clock`, in seconds."""
-        return min(map(self._next_run_at, self.tasks))
+        self._asked_at = clock.now_s()
+        self._timetable = {task: self._next_run_at(task) for task in self.tasks}
+        return min(self._timetable.values())
 
     @property
     def failing(self) -> Mapping[str, str]:
         """The tasks that failed in their last run, by name, and what they raised. From any thread."""
         return {_name(task): failure.text for task, failure in list(self._failures.items())}
 
-    def run(self) -> None:
-        """Run what is due.
+    def run(self, *, news: bool = True) -> float:
+        """Run what is due; return when to run next, on `clock`, in seconds.
 
         Whatever one task raises is logged when it changes, and that task rests; the others run.
+
+        Args:
+            news: whether something may be due that was not when all tasks were asked. Without news the timetable of that moment
+                holds for `TIMETABLE_S`: acks are looked at a hundred times a second, and mostly nothing else is due.
 
         Raises:
             redis.exceptions.ConnectionError: or another one of `UNREACHABLE`: no task can do anything.
         """
         now = clock.now_s()
+        if not news and now - self._asked_at < TIMETABLE_S:
+            due = [task for task, at in self._timetable.items() if at <= now]
+            if all(task in self._first for task in due):
+                self._run_due(due, now)
+                self._timetable.update((task, self._next_run_at(task)) for task in due)
+                return min(self._timetable.values())
+        next_run_at = self.next_run_at
+        if next_run_at > now:
+            return next_run_at
         lost, self._lost = self._lost, None
         self._run_due(self._first, now)
         for task in sorted(self._tasks, key=lambda one: one is lost):
-            # Asked once: acks wake the thread a hundred times a second, and mostly nothing is due.
             if self._next_run_at(task) <= now:
                 self._run_due(self._first, clock.now_s())
                 self._run(task)
+        # One task may have made others due.
+        return self.next_run_at
 
     def take_longest(self) -> tuple[str, float]:
         """Return the name of the maintenance task that took longest since the last call, and its seconds; '' where none ran."""
@@ -124,6 +158,8 @@ class TaskRunner:
     def _next_run_at(self, task: MaintenanceTask) -> float:
         failure = self._failures.get(task)
         rests_until = float("-inf") if failure is None else failure.rests_until
+        if task in self._of_leader and not self._leads():
+            return math.inf
         try:
             return max(task.next_run_at, rests_until)
         except Exception as error:  # noqa: BLE001 - as above

@@ -46,25 +46,29 @@ from celery_redis_plus.maintenance.consumed_queues import ConsumedQueues
 from celery_redis_plus.maintenance.consumer_heartbeats import ConsumerHeartbeats
 from celery_redis_plus.maintenance.consumer_timeouts import ConsumerTimeouts
 from celery_redis_plus.maintenance.dead_letter_forwarder import DeadLetterForwarder
+from celery_redis_plus.maintenance.dead_subscribers import DeadSubscribers
 from celery_redis_plus.maintenance.delivering import Delivering
 from celery_redis_plus.maintenance.dropped_sessions import DroppedSessions
 from celery_redis_plus.maintenance.ended_event_logs import EndedEventLogs
+from celery_redis_plus.maintenance.heartbeat import Heartbeat
 from celery_redis_plus.maintenance.heartbeat_delays import HeartbeatDelays
 from celery_redis_plus.maintenance.janitor import Janitor
+from celery_redis_plus.maintenance.leader import Leadership
 from celery_redis_plus.maintenance.lease_heartbeats import LeaseHeartbeats, interval_s
 from celery_redis_plus.maintenance.lost_processes import LostProcesses
 from celery_redis_plus.maintenance.master_check import MasterCheck
-from celery_redis_plus.maintenance.presence import Presence
+from celery_redis_plus.maintenance.own_process import OwnProcess
 from celery_redis_plus.maintenance.process_end import ProcessEnd
 from celery_redis_plus.maintenance.process_recovery import LostRoles
 from celery_redis_plus.maintenance.reconnect_recovery import ReconnectRecovery
 from celery_redis_plus.maintenance.redeclared_queues import RedeclaredQueues
+from celery_redis_plus.maintenance.resting_queues import QueueCrowds
 from celery_redis_plus.maintenance.runner import TaskRunner
-from celery_redis_plus.maintenance.shared_work import SharedWork
 from celery_redis_plus.maintenance.subscriber_heartbeats import SubscriberHeartbeats
 from celery_redis_plus.maintenance.sweeper import Sweeper, SweepLimits
 from celery_redis_plus.maintenance.task_wakeups import TaskWakeups, WokenTasks
 from celery_redis_plus.maintenance.topology_recovery import TopologyRecovery
+from celery_redis_plus.maintenance.transient_queues import TransientQueues
 from celery_redis_plus.maintenance.unconsumed_queues import UnconsumedQueues
 from celery_redis_plus.maintenance.unconverted_processes import UnconvertedProcesses
 
@@ -140,18 +144,7 @@ class MaintenanceService:
             self.unacked_messages,
             visibility_timeout_s=options.visibility_timeout,
         )
-        shared = SharedWork()
-        #: Which connections this process has.
-        self.presence = Presence(
-            (commands, blocking),
-            self.watched,
-            self.unacked_messages,
-            self.positions,
-            self.knowledge,
-            grace_s=options.connection_lost_grace,
-            heartbeat_s=interval_s(options.visibility_timeout),
-            failing=lambda: self.runner.failing,
-        )
+        crowds = QueueCrowds()
         queues = Queues(
             commands, keys, transient_ttl_s=options.transient_queue_ttl, owner_timeout_s=options.consumer_heartbeat_timeout,
             event_log=EventLogSettings.of(options), knowledge=self.knowledge,
@@ -161,28 +154,20 @@ class MaintenanceService:
         registry = SubscriberRegistry(
             commands, timeout_s=options.subscriber_timeout, max_age_s=options.stream_max_age, process=self.name
         )
-        self.lost_processes = LostProcesses(
-            commands,
-            Processes(commands, keys, delivery_limit=options.delivery_limit, dead_letter_max=options.dead_letter_max),
-            self.presence,
-            self.watched,
-            shared,
-            LostRoles(
-                lambda exchange, process, page: registry.suspect(fanout_keys(exchange), process, page),
-                Ownership(
-                    commands, keys, self.name, gone=self.knowledge.gone, remove=partial(delete_queue, queues, bindings)
-                ).remove_with,
-            ),
-            name=self.name,
-            visibility_timeout_s=options.visibility_timeout,
+        roles = LostRoles(
+            lambda exchange, process, page: registry.suspect(fanout_keys(exchange), process, page),
+            Ownership(
+                commands, keys, self.name, gone=self.knowledge.gone, remove=partial(delete_queue, queues, bindings)
+            ).remove_with,
         )
+        self._live_among_processes((commands, blocking), keys, options, roles)
         self._lanes = connect_lanes(Lane(commands, keys, queues, bindings), connector, lanes) if lanes else None
         forwarder = DeadLetterForwarder(DeadLetters(commands, keys), queues, bindings, self._lanes)
         self._topology_recovery = TopologyRecovery(
-            queues, bindings, self.watched, self.knowledge, shared, on_flush=self.lost_processes.run_soon
+            queues, bindings, self.watched, self.knowledge, on_flush=self.heartbeat.run_soon
         )
         self._sweeper = Sweeper(
-            commands, keys, shared, name=self.name, forward=forwarder.add,
+            commands, keys, crowds, name=self.name, forward=forwarder.add,
             limits=SweepLimits(
                 options.visibility_timeout, options.delivery_limit, options.dead_letter_max, options.dead_letter_ttl
             ),
@@ -190,20 +175,21 @@ class MaintenanceService:
                 queues, self.knowledge, self.watched, self.unacked_messages, on_missing=self._topology_recovery.run_soon
             ).note_id,
         )  # fmt: skip
-        self._janitor = Janitor(queues, bindings, self.watched, shared, on_gone=self._topology_recovery.run_soon)
-        self._unconsumed_queues = UnconsumedQueues(queues, shared)
+        self._transient_queues = TransientQueues(queues, self.watched, crowds, on_gone=self._topology_recovery.run_soon)
+        dead_subscribers = DeadSubscribers(registry, bindings, fanout_keys, self._leadership)
+        self._janitor = Janitor(queues, bindings, self.watched, on_unbound=dead_subscribers.forget)
+        self._unconsumed_queues = UnconsumedQueues(queues)
         self.consumer_heartbeats = ConsumerHeartbeats(
             Consumers(commands, keys, timeout_s=options.consumer_heartbeat_timeout, process=self.name),
             self.watched,
             self.unacked_messages,
             self.knowledge,
-            shared,
+            crowds,
             timeout_s=options.consumer_heartbeat_timeout,
         )
-        self._subscriber_heartbeats = SubscriberHeartbeats(registry, self.positions, bindings, fanout_keys, shared)
+        self._subscriber_heartbeats = SubscriberHeartbeats(registry, self.positions)
         #: What this process waits for; its thread runs while there is something.
         self.deliveries = AckTimeouts(connector, keys, options)
-        self._janitor.on_unbound = self._subscriber_heartbeats.forget
         #: Hears of acks that wait for others.
         self.ack_flush = AckFlush(self._waker.wake)
         #: Hears of sessions that were never closed.
@@ -215,29 +201,61 @@ class MaintenanceService:
             (
                 self.dropped,
                 # Until it has run, what a killed process had comes back after the visibility timeout.
-                self.lost_processes,
-                self._unconsumed_queues,
+                self.heartbeat,
                 self._reconnect_recovery,
                 ConsumerTimeouts(self.unacked_messages, acknowledger, self.positions),
                 self._sweeper,
                 forwarder,
                 self._topology_recovery,
-                self._janitor,
-                EndedEventLogs(queues, shared),
+                self._transient_queues,
                 self._subscriber_heartbeats,
-                AbandonedDeliveries(OverdueDeliveries(commands, keys, options), shared),
+                dead_subscribers,
                 # Where a worker takes what they publish, no warning is needed.
                 *([] if options.take_from_kombu else [UnconvertedProcesses(commands, keys, self.watched)]),
             ),
             first=(MasterCheck(commands), self._lease_heartbeats, self.consumer_heartbeats, self.ack_flush),
+            of_leader=(
+                self._lost_processes,
+                self._unconsumed_queues,
+                self._janitor,
+                EndedEventLogs(queues),
+                AbandonedDeliveries(OverdueDeliveries(commands, keys, options)),
+            ),
+            leads=lambda: self._leadership.leads,
         )
         #: How often the thread had died; connections that failed, and those that were opened in place of one of them.
         #: And messages that consumers could not read.
         self.thread_restarts = self.lost_connections = self.reconnects = self.unreadable = 0
         self._heartbeat_delays = HeartbeatDelays(options.visibility_timeout)
         self._lease_heartbeats.on_late = self._late
-        woken = WokenTasks(self._sweeper, self._unconsumed_queues, self.consumer_heartbeats, self.lost_processes)
-        self._wakeups = TaskWakeups(blocking, commands, self._waker, name=self.name, keys=keys, tasks=woken)
+        self._wakeups = TaskWakeups(
+            blocking, commands, self._waker, name=self.name, keys=keys,
+            tasks=WokenTasks(self._sweeper, self._unconsumed_queues, self.consumer_heartbeats, self._leadership),
+        )  # fmt: skip
+
+    def _live_among_processes(
+        self, connections: tuple[CommandConnection, BlockingConnection], keys: Keys, options: Options, roles: LostRoles
+    ) -> None:
+        self._leadership = Leadership(options.connection_lost_grace)
+        #: Which connections this process has.
+        self.own_process = OwnProcess(
+            connections,
+            self.watched,
+            self.unacked_messages,
+            self.positions,
+            grace_s=options.connection_lost_grace,
+            heartbeat_s=interval_s(options.visibility_timeout),
+            failing=lambda: self.runner.failing,
+            consumes_elsewhere=lambda: any(service.watched.all() for service in self.others),
+        )
+        commands = connections[0]
+        processes = Processes(commands, keys, delivery_limit=options.delivery_limit, dead_letter_max=options.dead_letter_max)
+        #: Tells the server that this process lives, and learns whether it leads.
+        self.heartbeat = Heartbeat(
+            commands, processes, self.own_process, self._leadership, name=self.name,
+            visibility_timeout_s=options.visibility_timeout, on_forgotten=self._note_flush,
+        )  # fmt: skip
+        self._lost_processes = LostProcesses(commands, processes, self.heartbeat, self._leadership, roles, name=self.name)
 
     # -- from the channels' threads ---------------------------------------------------------------------------------------
 
@@ -267,8 +285,8 @@ class MaintenanceService:
 
         From any thread.
         """
-        self.presence.look_for(LOOK_FOR_LOST_S)
-        self.lost_processes.look()
+        self.own_process.look_for(LOOK_FOR_LOST_S)
+        self.heartbeat.run_soon()
         self.start()
 
     def check(self) -> None:
@@ -299,11 +317,12 @@ class MaintenanceService:
             "thread_restarts": self.thread_restarts,
             "failed_tasks": self.runner.failed,
             "sweeps": self._sweeper.sweeps,
-            "recoveries": self._sweeper.recovered + self.lost_processes.recovered,
+            "recoveries": self._sweeper.recovered + self._lost_processes.recovered,
             "unreadable_messages": self.unreadable,
             "redeliveries": self.unacked_messages.redelivered,
             "reconnects": self.reconnects,
             "unacked_messages": len(self.unacked_messages),
+            "leads": int(self._leadership.leads),
             "failing_tasks": len(self.runner.failing),
             "heartbeat_delay_seconds": self._lease_heartbeats.late_s,
             "fanout_lag_messages": self._subscriber_heartbeats.longest_lag,
@@ -336,17 +355,7 @@ class MaintenanceService:
 
     def wait_until_reported(self) -> None:
         """Wait until the server knows what this process consumes, `REPORT_PATIENCE_S` at most; before its first claim."""
-        self._wait_until(lambda: self.lost_processes.has_reported, REPORT_PATIENCE_S)
-
-    def wait_until_told_busy(self) -> None:
-        """Wait until the server knows that this process has messages, `REPORT_PATIENCE_S` at most; before it delivers the first.
-
-        Once only, where the thread cannot tell it in time. Callers look at `lost_processes.told_busy` first.
-        """
-        lost_processes = self.lost_processes
-        if not lost_processes.told_late:
-            self._waker.wake()
-            lost_processes.told_late = not self._wait_until(lambda: lost_processes.told_busy, REPORT_PATIENCE_S)
+        self._wait_until(lambda: self.heartbeat.has_reported, REPORT_PATIENCE_S)
 
     def _wait_until(self, reached: Callable[[], bool], timeout_s: float) -> bool:
         deadline = time.monotonic() + timeout_s
@@ -384,14 +393,17 @@ class MaintenanceService:
     def _live(self) -> None:
         backoff_s = FIRST_BACKOFF_S
         idle_since: float | None = None
+        news = True
         # While no thread ran, none was due.
         self._lease_heartbeats.run_soon()
         try:
             while not self._stopping and self._pid == os.getpid():
                 try:
-                    self._work()
+                    due_at = self._work(news=news)
                     self._note_reachable()
-                    self._rest()
+                    # An error is news as well.
+                    news = True
+                    news = self._rest(due_at)
                 except (RedisError, OSError, CeleryRedisPlusError) as error:
                     self._note_unreachable(error)
                     self._pause(backoff_s * random.uniform(0.5, 1.0))  # noqa: S311 - spreads load, guards nothing
@@ -429,27 +441,30 @@ class MaintenanceService:
 
     def _consumes(self) -> bool:
         """Return whether this process consumes, in any lane of the broker, or waits for what a lost one has."""
-        return self.presence.looks or any(service.watched.all() for service in (self, *self.others))
+        return self.own_process.looks or any(service.watched.all() for service in (self, *self.others))
 
-    def _work(self) -> None:
+    def _work(self, *, news: bool) -> float:
         version = self.watched.version
         if version != self._watched_version:
             self._watched_version = version
-            self._janitor.run_soon()
+            self._transient_queues.run_soon()
             self.consumer_heartbeats.look_soon()
             self._subscriber_heartbeats.run_soon()
             # All of them: each is asked for every few seconds.
             self.knowledge.records.make_room(2 * len(self.watched))
         # First: a queue that has just woken this process is swept, also where it is consumed here no more.
-        self.runner.run()
-        if (version, self._unconsumed_queues.queues) != self._swept_as_of:
-            self._swept_as_of = (version, self._unconsumed_queues.queues)
-            self._swept = dict.fromkeys([queue.name for queue in self.watched.all()] + self._unconsumed_queues.queues)
+        due_at = self.runner.run(news=news)
+        unconsumed = self._unconsumed_queues.queues if self._leadership.leads else []
+        if (version, unconsumed) != self._swept_as_of:
+            self._swept_as_of = (version, unconsumed)
+            self._swept = dict.fromkeys([queue.name for queue in self.watched.all()] + unconsumed)
             self._sweeper.watch(self._swept)
+            return self.runner.next_run_at
+        return due_at
 
-    def _rest(self) -> None:
-        """Wait until a task is due, a wakeup comes, or a channel has work for this thread."""
-        self._wakeups.wait(max(0.0, min(self.runner.next_run_at - clock.now_s(), MAX_IDLE_S)), self._swept)
+    def _rest(self, due_at: float) -> bool:
+        """Wait until `due_at`, a wakeup, or work of a channel for this thread; return whether one of the latter came."""
+        return self._wakeups.wait(max(0.0, min(due_at - clock.now_s(), MAX_IDLE_S)), self._swept)
 
     def _note_unreachable(self, error: Exception | None) -> None:
         if self._reachable and error is not None and not self._stopping:
@@ -458,8 +473,8 @@ class MaintenanceService:
         self._commands.abort()
         self._wakeups.abort()
         for task in (
-            self._lease_heartbeats, self._sweeper, self.consumer_heartbeats, self._janitor, self._unconsumed_queues,
-            self._topology_recovery, self._subscriber_heartbeats,
+            self.heartbeat, self._lease_heartbeats, self._sweeper, self.consumer_heartbeats, self._transient_queues,
+            self._unconsumed_queues, self._topology_recovery, self._subscriber_heartbeats,
         ):  # fmt: skip
             task.run_soon()
 

@@ -1,26 +1,21 @@
-"""Tells the server how far this process's fanout subscribers are and that they live; clears away those that died."""
+"""Tells the server how far this process's fanout subscribers are, and that they live."""
 
 from __future__ import annotations
 
 import logging
-import random
-from collections.abc import Callable
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from celery_redis_plus import clock
-from celery_redis_plus.broker.fanout.subscriber_registry import SECOND_CHANCE_S, SUBSCRIBERS_A_CALL
+from celery_redis_plus.broker.fanout.subscriber_registry import SUBSCRIBERS_A_CALL
 from celery_redis_plus.broker.queue_failures import KeyFailures
-from celery_redis_plus.signals import SubscriberDied, notify
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.consumers.active_tasks import ActiveTasks
-    from celery_redis_plus.broker.exchanges.bindings import Bindings
     from celery_redis_plus.broker.fanout.entries import Mark
     from celery_redis_plus.broker.fanout.subscriber_cursor import SubscriberCursor, SubscriberCursors
-    from celery_redis_plus.broker.fanout.subscriber_registry import StreamEnd, SubscriberDeath, SubscriberRegistry
-    from celery_redis_plus.keys import FanoutKeys
-    from celery_redis_plus.maintenance.shared_work import SharedWork
+    from celery_redis_plus.broker.fanout.subscriber_registry import StreamEnd, SubscriberRegistry
 
 logger = logging.getLogger(__name__)
 
@@ -51,19 +46,10 @@ class SubscriberHeartbeats:
         self,
         registry: SubscriberRegistry,
         positions: SubscriberCursors,
-        bindings: Bindings,
-        fanout_keys: Callable[[str], FanoutKeys],
-        shared: SharedWork,
     ) -> None:
-        """Report what stands in `positions`; `fanout_keys` spells the keys of an exchange.
-
-        All processes of `shared` look for dead subscribers.
-        """
+        """Report what stands in `positions`."""
         self._registry = registry
         self._positions = positions
-        self._bindings = bindings
-        self._fanout_keys = fanout_keys
-        self._shared = shared
         #: What was reported last, by subscriber.
         self._reported: dict[str, Report] = {}
         self._beat_s = min(SUBSCRIBER_HEARTBEAT_S, positions.keep_s / 3)
@@ -71,16 +57,13 @@ class SubscriberHeartbeats:
         #: All cursors are compared with their streams at the next report.
         self._compare_all = False
         self._failures = KeyFailures(logger, "has subscribers that cannot be looked after", kind="exchange")
-        self._reap_at = clock.now_s() + random.uniform(1, SECOND_CHANCE_S)  # noqa: S311 - spreads load, guards nothing
-        #: Server's time of the last look for deaths, by exchange.
-        self._reaped_ms: dict[str, int] = {}
         #: Decides about what was delivered over a connection that broke; without one all of it comes again.
         self.active_tasks: ActiveTasks | None = None
 
     @property
     def next_run_at(self) -> float:
         """When to run next, on `clock`, in seconds."""
-        return min(self._check_at, self._reap_at) if self._positions.all() else self._reap_at
+        return self._check_at if self._positions.all() else math.inf
 
     @property
     def longest_lag(self) -> int:
@@ -107,9 +90,6 @@ class SubscriberHeartbeats:
         self._check_at = now + (UNDECIDED_CHECK_S if undecided else CURSOR_REPORT_S)
         self._give_up()
         self._report(now)
-        if now >= self._reap_at:
-            self._reap_at = now + random.uniform(0.9, 1.0) * self._shared.interval_s(SECOND_CHANCE_S)  # noqa: S311 - spreads load, guards nothing
-            self.reap()
 
     def _give_up(self) -> None:
         for position in self._positions.expired():
@@ -155,30 +135,3 @@ class SubscriberHeartbeats:
     def _compare(position: SubscriberCursor, cursor: Mark, end: StreamEnd) -> None:
         if end.has_gone_back(cursor):
             position.go_back_to(end.mark)
-
-    def reap(self) -> None:
-        """Clear away dead subscribers of all fanout exchanges, and tell of deaths, by any process."""
-        for exchange, record in self._bindings.of_type("fanout").items():
-            with self._failures.alone(exchange):
-                self._reap(exchange, auto_delete=record.auto_delete)
-
-    def _reap(self, exchange: str, *, auto_delete: bool) -> None:
-        keys, since_ms = self._fanout_keys(exchange), self._reaped_ms.get(exchange)
-        now_ms, deaths = self._registry.reap(keys, since_ms, auto_delete=auto_delete)
-        self._reaped_ms[exchange] = now_ms
-        for death in deaths:
-            _tell(exchange, death, ours=death.at_ms == now_ms)
-
-    def forget(self, exchange: str, queue: str) -> None:
-        """Forget the durable subscriber of a queue that vanished. Raises as `CommandConnection.call` does."""
-        self._registry.forget_durable(self._fanout_keys(exchange), queue)
-
-
-def _tell(exchange: str, death: SubscriberDeath, *, ours: bool) -> None:
-    logger.log(
-        logging.WARNING if ours else logging.DEBUG,
-        "subscriber %s of exchange %r on %s is dead: no sign of life within its time, nor after its second chance; %d "
-        "broadcast(s) at most, after entry %s, were not processed by it",
-        death.id, exchange, death.host, death.unread, death.cursor, extra={"exchange": exchange},
-    )  # fmt: skip
-    notify(SubscriberDied(death.queue, exchange, death.id, death.host, death.unread, death.cursor, death.at_ms))

@@ -24,7 +24,7 @@ from celery_redis_plus.scripts import script
 if TYPE_CHECKING:
     from celery_redis_plus.connection.command_connection import CommandConnection
     from celery_redis_plus.keys import Keys
-    from celery_redis_plus.maintenance.shared_work import SharedWork
+    from celery_redis_plus.maintenance.resting_queues import QueueCrowds
 
 logger = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ class Sweeper:
         self,
         commands: CommandConnection,
         keys: Keys,
-        shared: SharedWork,
+        crowds: QueueCrowds,
         *,
         name: str,
         limits: SweepLimits,
@@ -71,7 +71,7 @@ class Sweeper:
         """Sweep over `commands` under `name`, which leases are held by.
 
         `forward` is called with a queue that has messages for its dead-letter exchange, `note_id` with a queue and the id that
-        its record has now, an empty one where it has none. `shared` tells how many consumers sweep a queue.
+        its record has now, an empty one where it has none. `crowds` tells how many consumers sweep a queue.
         """
         self._commands = commands
         self._keys = keys
@@ -91,7 +91,7 @@ class Sweeper:
         # The last heartbeat may be as old when the outage begins: what is left of the timeout is for the way back.
         self._longest_gap_s = max(visibility_timeout_s / 3, self._lease_s * 1.5)
         self._resting = RestingQueues(
-            commands, keys, shared, interval_s=self._interval_s, visibility_timeout_s=visibility_timeout_s
+            commands, keys, crowds, interval_s=self._interval_s, visibility_timeout_s=visibility_timeout_s
         )
         self._next_run_at: dict[str, float] = {}
         self._take_over: set[str] = set()

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from celery_redis_plus.connection.waker import Waker
     from celery_redis_plus.keys import Keys
     from celery_redis_plus.maintenance.consumer_heartbeats import ConsumerHeartbeats
-    from celery_redis_plus.maintenance.lost_processes import LostProcesses
+    from celery_redis_plus.maintenance.leader import Leadership
     from celery_redis_plus.maintenance.sweeper import Sweeper
     from celery_redis_plus.maintenance.unconsumed_queues import UnconsumedQueues
 
@@ -31,17 +31,16 @@ class WokenTasks:
     sweeper: Sweeper
     unconsumed_queues: UnconsumedQueues
     consumer_heartbeats: ConsumerHeartbeats
-    lost_processes: LostProcesses
+    leadership: Leadership
 
     def by_wakeup(self, keys: Keys, swept: Iterable[str]) -> dict[bytes, Callable[[], None]]:
         """Return each wakeup, those of the queues `swept` among them, with what makes its task due."""
         found: dict[bytes, Callable[[], None]] = {
             keys.queue(name).schedule_wakeup: partial(self.sweeper.run_soon, name) for name in swept
         }
-        found[keys.sweep_wakeup] = self.unconsumed_queues.run_soon
+        if self.leadership.leads:
+            found[keys.sweep_wakeup] = self.unconsumed_queues.run_soon
         found.update((probe, partial(self.consumer_heartbeats.answer, probe)) for probe in self.consumer_heartbeats.probes)
-        if self.lost_processes.reports:
-            found[self.lost_processes.wakeup] = self.lost_processes.run_soon
         return found
 
 
@@ -63,14 +62,14 @@ class TaskWakeups:
         self._made_of: tuple[object, ...] = ()
         self._wakeups: tuple[bytes, ...] = ()
 
-    def wait(self, wait_s: float, swept: Iterable[str]) -> None:
+    def wait(self, wait_s: float, swept: Iterable[str]) -> bool:
         """Sleep for `wait_s` seconds at most; a wakeup, of the queues `swept` among others, makes its task due.
 
-        `swept` has to be the same object as long as it has the same queues.
+        `swept` has to be the same object as long as it has the same queues. Returns whether anything came.
 
         Raises as `BlockingConnection.start` and `CommandConnection.call` do.
         """
-        made_of = (swept, self._tasks.consumer_heartbeats.probes, self._tasks.lost_processes.reports)
+        made_of = (swept, self._tasks.consumer_heartbeats.probes, self._tasks.leadership.leads)
         changed = len(self._made_of) != len(made_of) or any(
             one is not other for one, other in zip(made_of, self._made_of, strict=True)
         )
@@ -85,12 +84,14 @@ class TaskWakeups:
         descriptors = [self._waker.fileno()]
         if self._waiter.waiting:
             descriptors.append(self._blocking.fileno())
-        wait_readable(descriptors, wait_s)
+        if not wait_readable(descriptors, wait_s):
+            return False
         self._waker.clear()
         if self._waiter.arrived():
             wakeup = self._waiter.take()
             if wakeup is not None:
                 self._waits_for[wakeup]()
+        return True
 
     def abort(self) -> None:
         """Drop the connection, and the call with it."""

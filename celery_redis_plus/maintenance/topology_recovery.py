@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from celery_redis_plus.broker.exchanges.declared_topology import DeclaredTopology
     from celery_redis_plus.broker.queues.queues import Queues
     from celery_redis_plus.maintenance.consumed_queues import ConsumedQueues
-    from celery_redis_plus.maintenance.shared_work import SharedWork
 
 logger = logging.getLogger(__name__)
 
@@ -43,19 +42,17 @@ class TopologyRecovery:
         bindings: Bindings,
         watched: ConsumedQueues,
         knowledge: DeclaredTopology,
-        shared: SharedWork,
         *,
         on_flush: Callable[[], None],
     ) -> None:
         """Look after the queues in `watched` and those of bindings that were made here, by what is in `knowledge`.
 
-        All processes of `shared` look. `on_flush` is called when the database was found flushed.
+        `on_flush` is called when the database was found flushed.
         """
         self._queues = queues
         self._bindings = bindings
         self._watched = watched
         self._knowledge = knowledge
-        self._shared = shared
         self._flushes = knowledge.flushes
         self._on_flush = on_flush
         self._check_at = 0.0
@@ -76,7 +73,7 @@ class TopologyRecovery:
     def run(self) -> None:
         """Look, and declare again what is missing. Raises as `CommandConnection.call` does."""
         now = clock.now_s()
-        rest_s = random.uniform(0.8, 1.2) * self._shared.interval_s(FLUSH_CHECK_S)  # noqa: S311 - spreads load, guards nothing
+        rest_s = random.uniform(0.8, 1.2) * FLUSH_CHECK_S  # noqa: S311 - spreads load, guards nothing
         self._check_at = now + rest_s
         watched = {queue.name for queue in self._watched.all()}
         if not watched:

@@ -5,26 +5,23 @@ The usual retry pattern is such a queue: a TTL, and a dead-letter exchange that 
 
 from __future__ import annotations
 
-import random
 from typing import TYPE_CHECKING
 
 from celery_redis_plus import clock
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.queues.queues import Queues
-    from celery_redis_plus.maintenance.shared_work import SharedWork
 
-#: Seconds between two checks; spread, so that a hundred workers do not check together. A new queue sends a wakeup besides.
+#: Seconds between two checks. A new queue sends a wakeup besides.
 UNCONSUMED_CHECK_S = 20.0
 
 
 class UnconsumedQueues:
-    """The maintenance task that knows the tended queues."""
+    """The leader's task that knows the tended queues."""
 
-    def __init__(self, queues: Queues, shared: SharedWork) -> None:
-        """Look through `queues`, as all processes of `shared` do."""
+    def __init__(self, queues: Queues) -> None:
+        """Look through `queues`."""
         self._queues = queues
-        self._shared = shared
         self._check_at = 0.0
         #: The tended queues.
         self.queues: list[str] = []
@@ -40,7 +37,7 @@ class UnconsumedQueues:
 
     def run(self) -> None:
         """Read the list, and remove queues that are gone. Raises as `CommandConnection.call` does."""
-        self._check_at = clock.now_s() + random.uniform(0.8, 1.2) * self._shared.interval_s(UNCONSUMED_CHECK_S)  # noqa: S311 - spreads load
+        self._check_at = clock.now_s() + UNCONSUMED_CHECK_S
         found = self._queues.always_swept()
         gone = set(self._queues.without_record(found))
         if gone:

@@ -19,7 +19,7 @@ from celery_redis_plus.connection.server_time import server_ms
 from celery_redis_plus.errors import InvalidArgument
 from celery_redis_plus.integration.app_broker import connected
 from celery_redis_plus.maintenance.dead_letter_forwarder import DeadLetterForwarder
-from celery_redis_plus.maintenance.shared_work import SharedWork
+from celery_redis_plus.maintenance.resting_queues import QueueCrowds
 from celery_redis_plus.maintenance.sweeper import Sweeper, SweepLimits
 from celery_redis_plus.scripts import script
 from celery_redis_plus.stored_message import unreadable
@@ -101,7 +101,7 @@ def _sweep(session: BrokerConnection, queues: Sequence[str]) -> None:
     options, commands, keys = session.options, session.commands, session.keys
     limits = SweepLimits(options.visibility_timeout, options.delivery_limit, options.dead_letter_max, options.dead_letter_ttl)
     forwarder = DeadLetterForwarder(DeadLetters(commands, keys), session.queues, session.bindings)
-    sweeper = Sweeper(commands, keys, SharedWork(), name=NAME, limits=limits, forward=forwarder.add)
+    sweeper = Sweeper(commands, keys, QueueCrowds(), name=NAME, limits=limits, forward=forwarder.add)
     sweeper.watch(queues)
     for queue in queues:
         sweeper.run_soon(queue)

@@ -23,7 +23,7 @@ GRACE_S, VISIBILITY_TIMEOUT_S = Options().connection_lost_grace, Options().visib
 SIDE_BY_SIDE = 5
 #: Seconds beyond the grace.
 MARGIN_S = 2.0
-#: Seconds for one round, at most: where both watchers die, it takes longer than the promise, and the figures say so.
+#: Seconds for one round, at most: where it takes longer than the promise, the figures say so.
 PATIENCE_S = 60.0
 PROCESSES = "processes:{presence}"
 pytestmark = [pytest.mark.full_only, pytest.mark.judged(acks=HELD)]
@@ -77,7 +77,7 @@ class Run:
         """Kill so many workers; return for each the seconds until another one had begun all of its messages."""
         queues = {f"q{number}": arguments for number in range(kills)}
         self.app = self._make_app(queues=queues)
-        # It reports and watches: not both watchers die at a time.
+        # The first worker leads, and the victims come later. Others kill the leader, too: integration/lost/test_roles.py.
         heir = self.worker("threads", "other", {**queues, "other": {}}).start()
         taken, left = [], list(queues)
         while left:
@@ -99,7 +99,7 @@ class Run:
         for queue, victim in victims.items():
             killed[queue] = (victim.pid, time.monotonic())
             victim.kill()
-            # At another moment between two looks of the watcher.
+            # At another moment between two looks of the leader.
             time.sleep(random.uniform(0, 0.7))
         taken = [self._begun_at(names[queue], pid) - killed_at for queue, (pid, killed_at) in killed.items()]
         for queue in now:

@@ -1,4 +1,4 @@
-"""What watching for lost connections costs while nothing happens: commands a second, with and without."""
+"""What looking for lost connections costs while nothing happens: commands a second, with and without."""
 
 from __future__ import annotations
 
@@ -7,17 +7,15 @@ from collections import Counter
 
 import pytest
 
-from celery_redis_plus.broker.consumers.processes import IDLE_S
-from celery_redis_plus.maintenance.presence import BUSY_S
 from tests.support.apps import JOURNAL_DB
 from tests.support.consuming import consumers
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.full_only, pytest.mark.judged(acks=0)]
-#: Seconds until all have told that they are idle, and seconds of the measurement: several reports of each process.
-SETTLED_S, MEASURED_S = BUSY_S + 2 * IDLE_S, 4 * IDLE_S
-#: Commands a second that the watch may cost, for each process.
-MOST_COMMANDS = 0.1
+#: Seconds until all idle, and seconds of the measurement.
+SETTLED_S, MEASURED_S = 20, 60
+#: Commands a second that the leader's looks may cost, all processes together. Without a grace there are heartbeats as well.
+MOST_COMMANDS = 1.5
 PROCESSES = "processes:{presence}"
 #: Not of idle processes: the test's own, and what a script calls.
 CALLS = ("evalsha", "eval", "client|list", "info", "ping", "get", "bzmpop", "client|id", "client|setname", "hello", "script|load")
@@ -43,8 +41,7 @@ def test_commands_of_idle_processes(processes, own_server, tmp_path, figures):
             for number in range(processes):
                 crew.start(f"c{number}", queue=f"q{number}", connection_lost_grace=grace_s)
             crew.wait(60)
-            registered = processes + 1 if grace_s else 0
-            wait_until(lambda client=client, expected=registered: client.hlen(PROCESSES) == expected, 30)
+            wait_until(lambda client=client: client.hlen(PROCESSES) == processes + 1, 30)
             time.sleep(SETTLED_S)
             before, began = calls(client), time.monotonic()
             time.sleep(MEASURED_S)
@@ -56,4 +53,4 @@ def test_commands_of_idle_processes(processes, own_server, tmp_path, figures):
         f"{processes} idle processes: {more:.2f} commands a second more, {more / processes:.2f} a process; "
         f"with {told[5]}, without {told[0]}"
     )
-    assert more <= MOST_COMMANDS * processes
+    assert more <= MOST_COMMANDS

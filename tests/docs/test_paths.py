@@ -18,7 +18,7 @@ NO_TRANSITION = frozenset(
         *(
             "advance",
             "replace_process",
-            "report_process",
+            "heartbeat_process",
             "heartbeat_consumers",
             "bind",
             "tombstone_queues",

@@ -10,7 +10,6 @@ from celery_redis_plus.broker.queues.queues import Queues
 from celery_redis_plus.keys import Keys
 from celery_redis_plus.maintenance.consumed_queues import ConsumedQueues
 from celery_redis_plus.maintenance.janitor import Janitor
-from celery_redis_plus.maintenance.shared_work import SharedWork
 from celery_redis_plus.transport.channel import Channel
 from celery_redis_plus.transport.transport import Transport
 
@@ -58,7 +57,7 @@ def _clear_away(channel: Channel) -> None:
     session = channel.session
     bindings = Bindings(session.commands, session.keys)
     queues = Queues(session.commands, session.keys, transient_ttl_s=session.options.transient_queue_ttl)
-    Janitor(queues, bindings, ConsumedQueues(), SharedWork()).clear()
+    Janitor(queues, bindings, ConsumedQueues()).clear()
     for exchange in bindings.names():
         key = session.keys.binding(exchange)
         if session.commands.command("HKEYS", key) == [b"version"] and session.commands.command("PTTL", key) > 0:

@@ -26,16 +26,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Processes that watch the others at the same time: with one alone, its own death would be noticed late.
-WATCHERS = 2
-#: Seconds for which a watcher has its place; it renews it after half of that.
-LEASE_S = 6.0
-#: Seconds between two reports of a process that does not watch.
-REPORT_S = 10.0
-#: Seconds between two reports of an idle process, and between two looks of a watcher while all processes are idle.
-IDLE_S = 30.0
-#: Seconds for which a watcher has its place that is alone, or has idle processes to watch: two reports may be late.
-IDLE_LEASE_S = 2.5 * IDLE_S
 #: Client ids in one CLIENT LIST.
 IDS = 500
 #: Unacked messages that one call of the recovery looks at.
@@ -64,8 +54,6 @@ class ProcessRecord:
     queues: tuple[str, ...]
     host: str
     pid: int
-    #: It has messages, or had some lately, or a consumer with a privilege: others wait for what it leaves when it dies.
-    busy: bool = True
     #: The maintenance tasks of the process that fail, and what they raised last: for `doctor`.
     failing: Mapping[str, str] = field(default_factory=dict)
     #: Fanout exchanges of which it has subscribers.
@@ -88,7 +76,6 @@ class ProcessRecord:
                 tuple(map(str, fields["queues"])),
                 str(fields["host"]),
                 int(fields["pid"]),
-                bool(fields.get("busy", True)),
                 {str(task): str(error) for task, error in fields.get("failing", {}).items()},
                 tuple(map(str, fields.get("exchanges", ()))),
             )
@@ -98,7 +85,7 @@ class ProcessRecord:
     def covers(self, other: ProcessRecord) -> bool:
         """Return whether this record, which is stored, says all that `other` does: what is over does no harm."""
         return (
-            (self.run, self.grace_s, self.busy, self.failing) == (other.run, other.grace_s, other.busy, other.failing)
+            (self.run, self.grace_s, self.failing) == (other.run, other.grace_s, other.failing)
             and set(self.ids) >= set(other.ids)
             and set(self.sessions) >= set(other.sessions)
             and set(self.queues) >= set(other.queues)
@@ -107,17 +94,28 @@ class ProcessRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
-    """What the server answered to the report of a process."""
+class KnownProcess:
+    """A process as the leader knows it."""
 
-    #: `watching`, `alone`, `standby`, `unknown`: see `lua/report_process.lua`.
+    #: Its record as it is stored, `LOST` before it while the process is recovered.
+    text: str
+    #: Seconds since its last heartbeat, in which the server has heard others.
+    silent_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """What the server answered to the heartbeat of a process."""
+
+    #: `leader`, `follower`, `unknown`: see `lua/heartbeat_process.lua`.
     state: str
+    #: How often another process has become the leader.
+    epoch: int
     version: str
     #: How many processes there are.
     processes: int
-    #: All records by process, `LOST` before those that are put back; None where they are as before. A standby gets those of the
-    #: watchers.
-    records: dict[str, str] | None
+    #: All of them by name, for a leader; None where they are as before.
+    known: dict[str, KnownProcess] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,42 +175,39 @@ class Processes:
         self._keys = keys
         self._limits = (-1 if delivery_limit is None else delivery_limit, dead_letter_max)
 
-    def report(
-        self, process: str, record: str, *, watches: bool, version: str, rarely: bool = False, absent: Iterable[str] = ()
-    ) -> Report:
-        """Store `record` ('': it is as stored), and take or renew a watcher's place where `watches` and one is free.
+    def beat(self, process: str, record: str, *, may_lead: bool, asks: bool, lease_s: float, version: str) -> Beat:
+        """Tell that a process lives, and make it the leader where none lives.
 
         Args:
-            process: the process that reports.
-            record: its record.
-            watches: whether it may be a watcher.
+            process: the process that tells.
+            record: its record; '' where it is as stored.
+            may_lead: whether it can be the leader.
+            asks: whether it is permitted to ask for connections: such a one leads rather than another.
+            lease_s: for how many seconds it leads then, without another heartbeat.
             version: that of the records that it knows.
-            rarely: whether it looks every `IDLE_S` seconds only, and keeps a watcher's place for longer.
-            absent: processes without a connection: they lose their places as watchers.
         """
-        places = WATCHERS if watches else 0
-        leases = int(LEASE_S * 1000), int(IDLE_LEASE_S * 1000)
-        state, new_version, count, *fields = self._commands.call(
-            script("report_process"), self._keys.processes, process, record, places, *leases, int(rarely), version, *absent
+        reply = self._commands.call(
+            script("heartbeat_process"),
+            self._keys.processes,
+            process,
+            record,
+            1 + asks if may_lead else 0,
+            int(lease_s * 1000),
+            version,
         )
-        records: Mapping[bytes, bytes] = dict(zip(fields[::2], fields[1::2], strict=True))
-        changed = new_version.decode() != version
-        return Report(
-            state.decode(),
-            new_version.decode(),
-            count,
-            {name.decode(): text.decode("utf-8", "replace") for name, text in records.items()} if changed else None,
-        )
+        state, epoch, new_version, count, *parts = reply
+        known = {
+            name.decode(): KnownProcess(text.decode("utf-8", "replace"), silent_ms / 1000)
+            for name, text, silent_ms in zip(parts[::3], parts[1::3], parts[2::3], strict=True)
+        }
+        news = known if state == b"leader" and new_version.decode() != version else None
+        return Beat(state.decode(), int(epoch), new_version.decode(), count, news)
 
     def all(self) -> list[ProcessRecord]:
         """Return the records of all processes, those included that are put back; one of a later version is left out."""
         flat: list[bytes] = self._commands.command("HGETALL", self._keys.processes[0])
         found = (ProcessRecord.decode(text.decode("utf-8", "replace").removeprefix(LOST)) for text in flat[1::2])
         return [record for record in found if record is not None]
-
-    def wakeup_of(self, process: str) -> bytes:
-        """Return the key by which a process is woken."""
-        return self._keys.processes[-1] + process.encode()
 
     def ended(self, processes: Iterable[str]) -> set[str]:
         """Return which of these processes have no connection: each of them is lost, or will be after its grace.
@@ -238,9 +233,14 @@ class Processes:
             return set()
         return {name for name, some in ids.items() if not connected & some}
 
-    def replace(self, process: str, seen: str, record: str) -> bool:
-        """Replace the record `seen` by another one, '' for none; return False where it is not the stored one any more."""
-        return bool(self._commands.call(script("replace_process"), self._keys.processes, process, seen, record))
+    def replace(self, process: str, seen: str, record: str, *, epoch: int | None = None, silent_s: float = 0.0) -> bool:
+        """Replace the record `seen` by another one, '' for none; return False where it is not the stored one any more.
+
+        Also where another process leads than the caller, whose `epoch` as a leader it is (None is its own record), or where the
+        process was heard of within `silent_s` seconds.
+        """
+        fence, silent_ms = "" if epoch is None else epoch, int(silent_s * 1000)
+        return bool(self._commands.call(script("replace_process"), self._keys.processes, process, seen, record, fence, silent_ms))
 
     def connected(self, ids: Iterable[int]) -> set[int]:
         """Return which of the client ids are connected to the server."""

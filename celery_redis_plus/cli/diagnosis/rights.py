@@ -30,7 +30,7 @@ NAMED: Final = 12
 #: By number: the commands that need so many arguments (COMMAND INFO). A key does for each of them, since nothing is run.
 _ARGUMENTS: Final = {
     0: "client|id client|info client|list info ping role time",
-    1: "client|setname del exists get hgetall hkeys hlen hrandfield hvals incr llen persist pttl scan scard script|load select "
+    1: "client|setname del exists get hgetall hkeys hlen hvals incr llen persist pttl scan scard script|load select "
     "smembers type unlink xinfo|stream xlen zcard zrandmember",
     2: "append client|setinfo copy hdel hexists hget hmget hscan hstrlen lindex lpos lpush pexpire rename sadd set setnx srem "
     "wait xdel zrank zrem zscan zscore",

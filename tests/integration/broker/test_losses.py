@@ -6,7 +6,7 @@ import pytest
 
 from celery_redis_plus import clock
 from celery_redis_plus.broker.consumers.unacked import UnackedMessage
-from celery_redis_plus.maintenance.shared_work import SharedWork
+from celery_redis_plus.maintenance.resting_queues import QueueCrowds
 from celery_redis_plus.maintenance.sweeper import Sweeper, SweepLimits
 
 LIMIT = 3
@@ -16,7 +16,7 @@ LIMIT = 3
 def lose(broker):
     """Have the sweep recover what is claimed; returns how many failures each message has then, by body."""
     limits = SweepLimits(visibility_timeout_s=30, delivery_limit=LIMIT, dead_letter_max=100, dead_letter_ttl_s=1000)
-    sweeper = Sweeper(broker.commands, broker.keys, SharedWork(), name="test", limits=limits, forward=lambda _: None)
+    sweeper = Sweeper(broker.commands, broker.keys, QueueCrowds(), name="test", limits=limits, forward=lambda _: None)
 
     def run():
         claimed = broker.client.zrange("messages_index:{q}", 0, -1)

@@ -7,7 +7,7 @@ import pytest
 from celery_redis_plus.broker.arguments.eta import PRIORITY_BAND_MS
 from celery_redis_plus.broker.arguments.retry_policy import RetryPolicy
 from celery_redis_plus.broker.consumers.settlement import Settlement
-from celery_redis_plus.maintenance.shared_work import SharedWork
+from celery_redis_plus.maintenance.resting_queues import QueueCrowds
 from celery_redis_plus.maintenance.sweeper import Sweeper, SweepLimits
 from celery_redis_plus.scripts import compose, script
 from tests.support.waiting import wait_until
@@ -86,7 +86,7 @@ def order_after(broker, put_back, returning, **arguments):
     high, first = broker.claim("q", credit=2)
     put_back(high, first)
     limits = SweepLimits(30, None, 5, 1000.0)
-    sweeper = Sweeper(broker.commands, broker.keys, SharedWork(), name="s", limits=limits, forward=lambda _: None)
+    sweeper = Sweeper(broker.commands, broker.keys, QueueCrowds(), name="s", limits=limits, forward=lambda _: None)
     sweeper.watch(["q"])
 
     def are_ready():

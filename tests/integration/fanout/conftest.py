@@ -10,7 +10,7 @@ import pytest
 
 from celery_redis_plus import signals
 from celery_redis_plus.broker.fanout import subscriber_registry
-from celery_redis_plus.maintenance import subscriber_heartbeats
+from celery_redis_plus.maintenance import dead_subscribers
 from tests.integration.transport.conftest import channel, connect, connection
 
 if TYPE_CHECKING:
@@ -58,4 +58,4 @@ def noticed() -> Iterator[list[signals.Signal]]:
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look for dead subscribers all the time, and give them half a second for their second chance."""
     monkeypatch.setattr(subscriber_registry, "SECOND_CHANCE_S", 0.5)
-    monkeypatch.setattr(subscriber_heartbeats, "SECOND_CHANCE_S", 0.5)
+    monkeypatch.setattr(dead_subscribers, "SECOND_CHANCE_S", 0.5)

@@ -6,7 +6,6 @@ from celery_redis_plus import clock
 from celery_redis_plus.broker.consumers.processes import Processes, ProcessRecord
 from celery_redis_plus.broker.consumers.settlement import Settlement
 from celery_redis_plus.broker.consumers.unacked import UnackedMessages
-from celery_redis_plus.broker.exchanges.declared_topology import DeclaredTopology
 from celery_redis_plus.broker.fanout.subscriber_cursor import SubscriberCursors
 from celery_redis_plus.connection.address import Address
 from celery_redis_plus.connection.blocking_connection import BlockingConnection
@@ -14,10 +13,12 @@ from celery_redis_plus.connection.command_connection import CommandConnection
 from celery_redis_plus.connection.connector import Connector
 from celery_redis_plus.keys import Keys
 from celery_redis_plus.maintenance.consumed_queues import ConsumedQueues
+from celery_redis_plus.maintenance.heartbeat import Heartbeat
+from celery_redis_plus.maintenance.leader import Leadership
 from celery_redis_plus.maintenance.lost_processes import LostProcesses
-from celery_redis_plus.maintenance.presence import Presence
+from celery_redis_plus.maintenance.own_process import OwnProcess
 from celery_redis_plus.maintenance.process_recovery import LostRoles
-from celery_redis_plus.maintenance.shared_work import SharedWork
+from celery_redis_plus.maintenance.runner import TaskRunner
 from celery_redis_plus.options import Options
 from celery_redis_plus.stored_message import Claimed
 from tests.integration.transport.conftest import connect  # noqa: F401
@@ -108,19 +109,30 @@ class Process:
         self.watched = ConsumedQueues()
         self.watched.add("q", f"session of {name}.1", None)
         self.unacked_messages = UnackedMessages()
-        presence = Presence(
+        grace_s = self.options.connection_lost_grace
+        own = OwnProcess(
             (self.commands, self.timers),
             self.watched,
             self.unacked_messages,
             SubscriberCursors(300),
-            DeclaredTopology(),
-            grace_s=Options().connection_lost_grace,
+            grace_s=grace_s,
             heartbeat_s=5,
         )
         self.registry = Processes(self.commands, KEYS, delivery_limit=5, dead_letter_max=10)
-        self.task = LostProcesses(
-            self.commands, self.registry, presence, self.watched, SharedWork(), LostRoles(), name=name, visibility_timeout_s=300
-        )
+        self.leadership = Leadership(grace_s)
+        self.heartbeat = Heartbeat(self.commands, self.registry, own, self.leadership, name=name, visibility_timeout_s=300)
+        self.lost = LostProcesses(self.commands, self.registry, self.heartbeat, self.leadership, LostRoles(), name=name)
+        self.task = TaskRunner((), first=(self.heartbeat,), of_leader=(self.lost,), leads=lambda: self.leadership.leads)
+
+    def run_now(self):
+        """Do all that this process may have to do."""
+        self.heartbeat.run_soon()
+        self.lost.run_soon()
+        self.task.run()
+
+    def beat(self, process, record):
+        """Send the heartbeat of another process, which cannot lead."""
+        self.registry.beat(process, record, may_lead=False, asks=False, lease_s=3, version="")
 
     def claim(self):
         """Have a message."""

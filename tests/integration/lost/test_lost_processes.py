@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 
 import pytest
@@ -12,7 +13,7 @@ from tests.support.apps import JOURNAL_DB
 from tests.support.inbox import declare, publish
 from tests.support.waiting import wait_until
 
-REGISTRY, WATCHERS = "processes:{presence}", "watchers:{presence}"
+REGISTRY = "processes:{presence}"
 OPTIONS = {"connection_lost_grace": GRACE_S}
 
 
@@ -34,8 +35,7 @@ def test_what_a_killed_consumer_had_runs_elsewhere_after_the_grace(channel, crew
     wait_until(lambda: crew.count() == 20)
     crew.start("heir", prefetch=20, ack=False, **OPTIONS)
     crew.wait()
-    # Either may be asked to watch.
-    wait_until(lambda: client.zcard(WATCHERS) == 2)
+    wait_until(lambda: client.hlen(REGISTRY) == 3)
     crew.kill("dead")
     killed_at = time.monotonic()
     wait_until(lambda: crew.count() == 40)
@@ -56,7 +56,7 @@ def test_all_of_a_backlog_comes_back_and_its_consumer_leaves_the_list(channel, c
     """More than one page of what a lost process had."""
     count = 2 * PAGE + 50
     crew.start("dead", prefetch=2 * count, ack=False, **OPTIONS)
-    crew.start("watcher", queue="other", **OPTIONS)
+    crew.start("leader", queue="other", **OPTIONS)
     crew.wait()
     publish(channel, "q", *range(count))
     wait_until(lambda: client.zcard("messages_index:{q}") == count, 60)
@@ -67,7 +67,7 @@ def test_all_of_a_backlog_comes_back_and_its_consumer_leaves_the_list(channel, c
 
 def test_a_process_that_dies_at_its_first_delivery_leaves_nothing_for_longer_than_the_grace(channel, crew, client):
     """As by a task that ends the process of a solo worker: it has to be known by then that the process has messages."""
-    crew.start("watcher", queue="other", **OPTIONS)
+    crew.start("leader", queue="other", **OPTIONS)
     crew.wait()
     publish(channel, "q", *range(20))
     crew.start("dead", prefetch=20, dies=True, **OPTIONS)
@@ -81,7 +81,7 @@ def test_only_the_message_whose_work_has_begun_has_failed_once_more(channel, cre
     for key in client.scan_iter("message:{q}:*"):
         client.hset(key, mapping={"failed": 1, "claim": 1})
     crew.start("dead", prefetch=20, work_s=30, **OPTIONS)
-    crew.start("watcher", queue="other", **OPTIONS)
+    crew.start("leader", queue="other", **OPTIONS)
     crew.wait()
     wait_until(lambda: client.zcard("messages_index:{q}") == 5 and crew.count() == 1 and client.hlen(REGISTRY) == 3)
     crew.kill("dead")
@@ -92,7 +92,7 @@ def test_only_the_message_whose_work_has_begun_has_failed_once_more(channel, cre
 def test_a_message_that_reaches_its_delivery_limit_dies(channel, crew, client):
     declare(channel, "limited", arguments={"x-delivery-limit": 1})
     crew.start("dead", queue="limited", arguments={"x-delivery-limit": 1}, ack=False, **OPTIONS)
-    crew.start("watcher", queue="q", **OPTIONS)
+    crew.start("leader", queue="q", **OPTIONS)
     crew.wait()
     publish(channel, "limited", 1)
     wait_until(lambda: crew.count() == 1 and client.hlen(REGISTRY) == 3)
@@ -125,12 +125,13 @@ def test_a_process_that_stops_in_order_leaves_nothing_to_recover(channel, worker
     assert "is lost" not in second.log()
 
 
-def test_with_a_grace_of_0_nobody_reports(channel, crew, client):
+def test_with_a_grace_of_0_no_process_is_judged(channel, crew, client):
     crew.start("a", connection_lost_grace=0)
     crew.wait()
     publish(channel, "q", 1)
     wait_until(lambda: crew.count() == 1)
-    assert not client.exists(REGISTRY)
+    records = [json.loads(text) for name, text in client.hgetall(REGISTRY).items() if name != "version"]
+    assert [record["ids"] for record in records] == [[]]
 
 
 @pytest.mark.slow

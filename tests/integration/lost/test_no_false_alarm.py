@@ -13,7 +13,7 @@ from tests.support.waiting import wait_until
 
 REGISTRY = "processes:{presence}"
 CONSUMING, MAINTENANCE = ("commands", "wakeups", "streams"), ("maintenance", "timers")
-#: Longer than a watcher may go without a look.
+#: Longer than a leader may go without a look.
 STANDSTILL_S = 4
 
 

@@ -82,12 +82,12 @@ def test_a_consumer_takes_over(role, exclusive, around, play, next_process):
 
 
 def test_a_consumer_takes_over_from_processes_that_died_together(play, next_process, client):
-    """Both watched the others: the next process does not wait until their places end."""
+    """One of them led: the next process does not wait for longer than its lease."""
     channel = next_process().channel()
     declare(channel, "q")
     publish(channel, "q", "held")
     kills = [play("owner"), play("consumer")]
-    wait_until(lambda: client.zcard("watchers:{presence}") == 2)
+    wait_until(lambda: client.zcard("heartbeats:{presence}") == 2)
     for kill in kills:
         kill()
     killed_at = time.monotonic()

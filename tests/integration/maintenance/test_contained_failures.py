@@ -12,7 +12,6 @@ from celery_redis_plus.maintenance import consumer_timeouts
 from celery_redis_plus.maintenance.consumed_queues import ConsumedQueues
 from celery_redis_plus.maintenance.ended_event_logs import EndedEventLogs
 from celery_redis_plus.maintenance.janitor import Janitor
-from celery_redis_plus.maintenance.shared_work import SharedWork
 from tests.support.inbox import Inbox, publish
 from tests.support.waiting import wait_until
 
@@ -36,7 +35,7 @@ def test_what_other_vanished_queues_have_left_is_removed(channel, redis_client, 
     wait_until(lambda: not redis_client.keys("meta:{q?}"))
     session = channel.session
     queues = Queues(session.commands, session.keys, transient_ttl_s=300)
-    janitor = Janitor(queues, Bindings(session.commands, session.keys), ConsumedQueues(), SharedWork())
+    janitor = Janitor(queues, Bindings(session.commands, session.keys), ConsumedQueues())
     for _ in range(2):
         janitor.clear()
     assert {key for key in redis_client.keys("queue:*") if key != b"queue:{q2}"} == set()
@@ -53,7 +52,7 @@ def test_other_event_logs_are_ended(channel, redis_client, refusals):
         publish(channel, f"q{number}", "x")
         queues.delete(f"q{number}")
     replace(redis_client, "events:{q2}")
-    logs = EndedEventLogs(queues, SharedWork())
+    logs = EndedEventLogs(queues)
     wait_until(lambda: (logs.run(), redis_client.keys("events:*") == [b"events:{q2}"])[1])
     logs.run()
     (line,) = refusals()

@@ -7,13 +7,12 @@ import time
 import kombu
 import pytest
 
-from celery_redis_plus.broker.exchanges.bindings import Bindings
 from celery_redis_plus.broker.queues.queues import FREED_A_CALL, Queues
 from celery_redis_plus.keys import Keys
-from celery_redis_plus.maintenance import janitor as janitor_module
+from celery_redis_plus.maintenance import transient_queues
 from celery_redis_plus.maintenance.consumed_queues import ConsumedQueues
-from celery_redis_plus.maintenance.janitor import Janitor
-from celery_redis_plus.maintenance.shared_work import SharedWork
+from celery_redis_plus.maintenance.resting_queues import QueueCrowds
+from celery_redis_plus.maintenance.transient_queues import TransientQueues
 from tests.support.checking import found
 from tests.support.inbox import Inbox, declare, publish
 from tests.support.waiting import wait_until
@@ -148,15 +147,15 @@ def test_a_long_pass_over_one_queue_keeps_no_other_from_its_turn(channel, redis_
             self.looks += 1
             return self.looks > 1
 
-    monkeypatch.setattr(janitor_module, "Slice", OneLook)
+    monkeypatch.setattr(transient_queues, "Slice", OneLook)
     watched = ConsumedQueues()
     for name, count in (("long", MANY), ("short", 1)):
         queues = declare_expiring(channel, name)
         publish(channel, name, *range(count))
         watched.add(name, "a test", 60_000)
     redis_client.pexpire("meta:{short}", 5_000)
-    janitor = Janitor(queues, Bindings(channel.session.commands, channel.session.keys), watched, SharedWork())
-    janitor.run()
+    transient = TransientQueues(queues, watched, QueueCrowds())
+    transient.run()
     assert redis_client.pttl("meta:{short}") <= 5_000
-    janitor.run()
+    transient.run()
     assert redis_client.pttl("meta:{short}") > 50_000

@@ -12,7 +12,6 @@ from celery_redis_plus.broker.exchanges.bindings import Bindings
 from celery_redis_plus.broker.queues.queues import Queues
 from celery_redis_plus.maintenance.consumed_queues import ConsumedQueues
 from celery_redis_plus.maintenance.janitor import Janitor
-from celery_redis_plus.maintenance.shared_work import SharedWork
 from tests.support.inbox import Inbox, declare, publish
 from tests.support.waiting import wait_until
 
@@ -24,7 +23,7 @@ LASTING = {b"queues", b"queue_ids", b"exchanges", b"database_id", b"meta:{celery
 def janitor(channel):
     session = channel.session
     queues = Queues(session.commands, session.keys, transient_ttl_s=300)
-    return Janitor(queues, Bindings(session.commands, session.keys), ConsumedQueues(), SharedWork())
+    return Janitor(queues, Bindings(session.commands, session.keys), ConsumedQueues())
 
 
 def left_over(redis_client):
@@ -197,7 +196,7 @@ def test_a_queue_that_comes_back_while_a_janitor_clears_keeps_its_messages_and_b
         return unbind_queues(names)
 
     monkeypatch.setattr(bindings, "unbind_queues", come_back)
-    Janitor(queues, bindings, ConsumedQueues(), SharedWork()).clear()
+    Janitor(queues, bindings, ConsumedQueues()).clear()
     kombu.Producer(connect().channel(), exchange, routing_key="k").publish("kept, too")
     assert [owner.basic_get("q", no_ack=True).payload for _ in range(2)] == ["kept", "kept, too"]
 

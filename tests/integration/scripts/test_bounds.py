@@ -124,7 +124,7 @@ def end_event_log(shop: workshop.Workshop) -> None:
 
 def processes(shop: workshop.Workshop) -> None:
     for number in range(CONSUMERS):
-        shop.run("report_process", shop.keys.processes, f"p{number}", "record", 3, 5000, 5000, 0, "")
+        shop.run("heartbeat_process", shop.keys.processes, f"p{number}", "record", 2, 5000, "")
 
 
 def track(shop: workshop.Workshop) -> None:
@@ -192,7 +192,7 @@ CALLS: dict[str, Callable[[workshop.Workshop], Any]] = {
     "notify": lambda shop: shop.run("notify", [f"wakeup:{{{number}}}" for number in range(500)], 1000),
     "commit_events": events,
     "end_event_log": end_event_log,
-    "report_process": processes,
+    "heartbeat_process": processes,
     "track": track,
     "track_overdue": track,
     "heartbeat_fanout": in_fanout(

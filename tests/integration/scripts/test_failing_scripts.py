@@ -281,7 +281,7 @@ NO_MESSAGES = {
     "heartbeat_fanout", "leave_wait_queue", "publish_fanout", "publish_fanout_bounded",
     "remove_expired_subscribers", "suspect_subscribers",
     "list_queue", "notify", "set_event_log", "subscribe_fanout", "extend_queue_ttl", "track", "track_overdue", "track_report",
-    "unsubscribe_fanout", "notify_if_ready", "report_process", "replace_process", "end_event_log",
+    "unsubscribe_fanout", "notify_if_ready", "heartbeat_process", "replace_process", "end_event_log",
     # Moves times, in tests of applications only.
     "advance",
 }  # fmt: skip

@@ -5,7 +5,6 @@ from __future__ import annotations
 import kombu
 import pytest
 
-from celery_redis_plus.broker.consumers.processes import IDLE_LEASE_S
 from celery_redis_plus.broker.queues import queues
 from tests.support.inbox import publish
 from tests.support.waiting import wait_until
@@ -83,7 +82,7 @@ def left(client):
 def _goes(key, ttl):
     lives_ms = {
         b"producer": 900_000, b"client_wakeup": 60_000, b"binding": 3_600_000,
-        b"processes": 86_400_000, b"watchers": IDLE_LEASE_S * 1000, b"watch_wakeup": 60_000,
+        b"processes": 86_400_000, b"heartbeats": 86_400_000, b"leader": 86_400_000,
     }  # fmt: skip
     return 0 < ttl <= lives_ms.get(key.partition(b":")[0], 0)
 

@@ -193,7 +193,7 @@ class InMemoryConnection:
         unacked = UnackedMessages()
         self.service = SimpleNamespace(
             unacked_messages=unacked, active_tasks=None, delivering=Delivering(),
-            start=lambda: None, check=lambda: None, wake=lambda: None, lost_processes=SimpleNamespace(told_busy=True),
+            start=lambda: None, check=lambda: None, wake=lambda: None,
             watched=SimpleNamespace(add=lambda *_: None, remove=lambda *_: None),
             consumer_heartbeats=SimpleNamespace(run_soon=lambda: None, deregister=lambda *_: None),
             positions=SimpleNamespace(owned=lambda *_: [], find=lambda tag: None), process_end=SimpleNamespace(begun=False),

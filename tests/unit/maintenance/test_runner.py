@@ -8,7 +8,7 @@ import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 
-from celery_redis_plus.maintenance.runner import FIRST_REST_S, LONGEST_REST_S, TaskRunner
+from celery_redis_plus.maintenance.runner import FIRST_REST_S, LONGEST_REST_S, TIMETABLE_S, TaskRunner
 
 NEVER = float("inf")
 REPORT_IT = "This is a defect of celery-redis-plus, please report it"
@@ -239,3 +239,44 @@ def test_a_run_in_which_nothing_is_due_asks_each_task_once(clock, ran):
     TaskRunner([Asked("a"), Asked("b")], first=[Asked("heartbeat")]).run()
     assert sorted(asked) == ["a", "b", "heartbeat"]
     assert ran == []
+
+
+def test_without_news_what_is_not_due_by_the_timetable_is_not_asked(task, clock, ran):
+    acks, other = task("acks", due_at=1000.0, every_s=0.01), task("other", due_at=1020.0)
+    runner = TaskRunner([other], first=[acks])
+    assert runner.run() == pytest.approx(1000.01)
+    other.next_run_at = 0.0
+    clock.advance(0.02)
+    assert runner.run(news=False) == pytest.approx(1000.03)
+    assert ran == ["acks", "acks"]
+    clock.advance(0.02)
+    runner.run()
+    assert ran == ["acks", "acks", "acks", "other"]
+
+
+def test_the_timetable_is_asked_anew_after_a_while(task, clock, ran):
+    other = task("other", due_at=1020.0)
+    runner = TaskRunner([other], first=[task("acks", due_at=1000.0, every_s=0.01)])
+    runner.run()
+    other.next_run_at = 0.0
+    clock.advance(TIMETABLE_S)
+    runner.run(news=False)
+    assert ran == ["acks", "acks", "other"]
+
+
+def test_without_news_what_is_due_runs(task, clock, ran):
+    runner = TaskRunner([task("other", due_at=1000.05)], first=[task("acks", due_at=1000.0)])
+    runner.run()
+    clock.advance(0.06)
+    runner.run(news=False)
+    assert ran == ["acks", "other"]
+
+
+def test_tasks_of_the_leader_are_due_in_the_leader_only(task, clock, ran):
+    leads = [False]
+    runner = TaskRunner([task("own", every_s=10)], of_leader=[task("shared")], leads=lambda: leads[0])
+    assert runner.run() == 1010.0
+    leads[0] = True
+    assert runner.next_run_at == 0.0
+    runner.run()
+    assert ran == ["own", "shared"]

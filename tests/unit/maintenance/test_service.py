@@ -144,8 +144,8 @@ def test_a_thread_that_has_ended_for_want_of_consumers_is_no_death(service, conn
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_dead_thread_is_started_again(service, connector, monkeypatch, caplog):
-    def die():
-        monkeypatch.setattr(service, "_work", lambda: None)
+    def die(**_):
+        monkeypatch.setattr(service, "_work", lambda **_: 0.0)
         raise SystemExit
 
     monkeypatch.setattr(service, "_work", die)

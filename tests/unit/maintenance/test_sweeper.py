@@ -8,8 +8,7 @@ from dataclasses import astuple, fields, replace
 import pytest
 
 from celery_redis_plus.keys import Keys
-from celery_redis_plus.maintenance.resting_queues import ENOUGH_CONSUMERS, RESTING_SWEEP_S, SEEN_S
-from celery_redis_plus.maintenance.shared_work import SharedWork
+from celery_redis_plus.maintenance.resting_queues import ENOUGH_CONSUMERS, RESTING_SWEEP_S, SEEN_S, QueueCrowds
 from celery_redis_plus.maintenance.sweeper import EMPTY, QUEUES_A_SWEEP, TOGETHER_S, Sweeper, SweepLimits, Swept
 from celery_redis_plus.maintenance.time_slices import SLICE_S
 
@@ -75,16 +74,16 @@ def ids():
 
 
 @pytest.fixture
-def shared():
-    return SharedWork()
+def crowds():
+    return QueueCrowds()
 
 
 @pytest.fixture
-def sweeper(commands, forwarded, ids, shared):
+def sweeper(commands, forwarded, ids, crowds):
     return Sweeper(
         commands,
         Keys(),
-        shared,
+        crowds,
         name="s",
         limits=LIMITS,
         forward=forwarded.append,
@@ -284,49 +283,49 @@ def test_an_empty_queue_is_swept_at_once_after_an_outage(resting, sweeper, comma
     assert (commands.looks, commands.sweeps) == ([], [([resting], False)])
 
 
-def run_touched(sweeper, clock, shared, seconds, record_id=b""):
+def run_touched(sweeper, clock, crowds, seconds, record_id=b""):
     """Run the sweeper while the queue's life is extended as often as that of a control queue."""
-    shared.consumers["q000"] = 1
+    crowds.consumers["q000"] = 1
     for _ in range(int(seconds / TOUCH_S)):
-        shared.unpublished["q000"] = (clock(), record_id)
+        crowds.unpublished["q000"] = (clock(), record_id)
         run_for(sweeper, clock, TOUCH_S)
 
 
 def test_an_only_consumer_neither_sweeps_nor_looks_at_a_queue_that_it_knows_to_be_unused(
-    resting, sweeper, commands, clock, shared
+    resting, sweeper, commands, clock, crowds
 ):
-    run_touched(sweeper, clock, shared, 10 * RESTING_SWEEP_S)
+    run_touched(sweeper, clock, crowds, 10 * RESTING_SWEEP_S)
     assert (commands.looks, commands.sweeps) == ([], [])
 
 
-def test_a_queue_to_which_something_was_published_is_looked_at_again(resting, sweeper, commands, clock, shared):
-    run_touched(sweeper, clock, shared, 2 * RESTING_SWEEP_S)
-    del shared.unpublished[resting]
+def test_a_queue_to_which_something_was_published_is_looked_at_again(resting, sweeper, commands, clock, crowds):
+    run_touched(sweeper, clock, crowds, 2 * RESTING_SWEEP_S)
+    del crowds.unpublished[resting]
     run_for(sweeper, clock, RESTING_SWEEP_S)
     assert commands.looks or commands.sweeps
 
 
-def test_a_queue_whose_life_is_extended_no_more_is_looked_at_again(resting, sweeper, commands, clock, shared):
-    run_touched(sweeper, clock, shared, 2 * RESTING_SWEEP_S)
+def test_a_queue_whose_life_is_extended_no_more_is_looked_at_again(resting, sweeper, commands, clock, crowds):
+    run_touched(sweeper, clock, crowds, 2 * RESTING_SWEEP_S)
     run_for(sweeper, clock, SEEN_S + RESTING_SWEEP_S)
     assert commands.looks or commands.sweeps
 
 
-def test_an_unused_queue_that_was_declared_again_is_swept(resting, sweeper, commands, clock, shared):
+def test_an_unused_queue_that_was_declared_again_is_swept(resting, sweeper, commands, clock, crowds):
     commands.ids[resting] = b"another"
-    run_touched(sweeper, clock, shared, RESTING_SWEEP_S, record_id=b"another")
+    run_touched(sweeper, clock, crowds, RESTING_SWEEP_S, record_id=b"another")
     assert commands.sweeps
 
 
-def test_an_unused_queue_with_a_second_consumer_is_looked_at(resting, sweeper, commands, clock, shared):
-    run_touched(sweeper, clock, shared, RESTING_SWEEP_S)
-    shared.consumers[resting] = 2
+def test_an_unused_queue_with_a_second_consumer_is_looked_at(resting, sweeper, commands, clock, crowds):
+    run_touched(sweeper, clock, crowds, RESTING_SWEEP_S)
+    crowds.consumers[resting] = 2
     run_for(sweeper, clock, RESTING_SWEEP_S + WAIT_S)
     assert commands.looks or commands.sweeps
 
 
-def test_an_only_consumer_looks_between_two_sweeps_once(resting, sweeper, commands, clock, shared):
-    shared.consumers[resting] = 1
+def test_an_only_consumer_looks_between_two_sweeps_once(resting, sweeper, commands, clock, crowds):
+    crowds.consumers[resting] = 1
     run_for(sweeper, clock, WAIT_S)
     commands.looks.clear()
     run_for(sweeper, clock, 10 * RESTING_SWEEP_S)
@@ -334,15 +333,15 @@ def test_an_only_consumer_looks_between_two_sweeps_once(resting, sweeper, comman
     assert 9 <= len(commands.looks) <= 11
 
 
-def test_many_consumers_look_together_as_often_as_enough_of_them(resting, sweeper, commands, clock, shared):
-    shared.consumers[resting] = 2 * ENOUGH_CONSUMERS
+def test_many_consumers_look_together_as_often_as_enough_of_them(resting, sweeper, commands, clock, crowds):
+    crowds.consumers[resting] = 2 * ENOUGH_CONSUMERS
     run_for(sweeper, clock, 200 * RESTING_SWEEP_S)
     asked = len(commands.looks) + len(commands.sweeps)
     assert 0.4 < asked * WAIT_S / (200 * RESTING_SWEEP_S) < 0.8
 
 
-def test_very_many_consumers_look_now_and_then_and_sweep_in_turn(resting, sweeper, commands, clock, shared):
-    shared.consumers[resting] = 25 * ENOUGH_CONSUMERS
+def test_very_many_consumers_look_now_and_then_and_sweep_in_turn(resting, sweeper, commands, clock, crowds):
+    crowds.consumers[resting] = 25 * ENOUGH_CONSUMERS
     run_for(sweeper, clock, 1_000 * RESTING_SWEEP_S)
     assert 25 < len(commands.sweeps) < 60
     assert 0.8 < len(commands.looks) / 1_000 < 1.3
@@ -350,9 +349,9 @@ def test_very_many_consumers_look_now_and_then_and_sweep_in_turn(resting, sweepe
 
 def test_a_short_visibility_timeout_leaves_no_rest(commands, clock):
     limits = replace(LIMITS, visibility_timeout_s=3)
-    shared = SharedWork()
-    shared.consumers["q000"] = 1
-    sweeper = Sweeper(commands, Keys(), shared, name="s", limits=limits, forward=lambda _: None)
+    crowds = QueueCrowds()
+    crowds.consumers["q000"] = 1
+    sweeper = Sweeper(commands, Keys(), crowds, name="s", limits=limits, forward=lambda _: None)
     commands.replies["q000"] = {"state": EMPTY}
     sweeper.watch(["q000"])
     sweeper.run()

@@ -14,18 +14,15 @@ from celery_redis_plus.broker.consumers.registry import CONSUMER_ID_SEPARATOR
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.consumers.unacked import UnackedMessages
-    from celery_redis_plus.broker.exchanges.declared_topology import DeclaredTopology
     from celery_redis_plus.broker.fanout.subscriber_cursor import SubscriberCursors
     from celery_redis_plus.connection.persistent_connection import PersistentConnection
-    from celery_redis_plus.maintenance.consumed_queues import ConsumedQueue, ConsumedQueues
+    from celery_redis_plus.maintenance.consumed_queues import ConsumedQueues
 
-#: Seconds after its last message, and after its start, for which a process still counts as busy.
-BUSY_S = 20.0
 #: Characters of a failing task's error in the registry.
 FAILURE_TEXT = 200
 
 
-class Presence:
+class OwnProcess:
     """What this process says of itself in the registry of processes."""
 
     def __init__(
@@ -34,26 +31,25 @@ class Presence:
         watched: ConsumedQueues,
         unacked_messages: UnackedMessages,
         positions: SubscriberCursors,
-        knowledge: DeclaredTopology,
         *,
         grace_s: float,
         heartbeat_s: float,
         failing: Callable[[], Mapping[str, str]] = dict,
+        consumes_elsewhere: Callable[[], bool] = lambda: False,
     ) -> None:
         """Tell of the connections `own` of the maintenance thread, and of what stands in the other three.
 
-        `knowledge` tells which queues have a single active consumer. `grace_s` is `connection_lost_grace`, `heartbeat_s` the time
-        between two heartbeats of the leases, in seconds. `failing` returns the maintenance tasks that fail, and what they raised.
+        `grace_s` is `connection_lost_grace`, `heartbeat_s` the time between two heartbeats of the leases, in seconds. `failing`
+        returns the maintenance tasks that fail, and what they raised; `consumes_elsewhere` whether this process does this
+        broker's maintenance although it may consume nothing here.
         """
         #: Those of the maintenance thread.
         self.own = own
         self._watched = watched
         self._unacked_messages = unacked_messages
         self._positions = positions
-        self._knowledge = knowledge
         self._failing = failing
-        #: When this process counts as idle, on `clock`, in seconds, and how many batches of messages had come by then.
-        self._busy_until, self._batches = clock.now_s() + BUSY_S, 0
+        self._consumes_elsewhere = consumes_elsewhere
         #: Until when this process looks for lost ones although it may have nothing, on `clock`, in seconds.
         self._looks_until = 0.0
         #: `connection_lost_grace`, in seconds; 0: no process asks for these connections.
@@ -93,11 +89,6 @@ class Presence:
         """Counts of the changes of subscribers, and of what is watched, both of which the record tells of."""
         return self._positions.version, self._watched.version
 
-    @property
-    def has_messages(self) -> bool:
-        """Whether this process has messages that are not settled."""
-        return len(self._unacked_messages) > 0
-
     def record(self, run: str, started_at: float) -> ProcessRecord | None:
         """Return the record; None where the process neither consumes nor has messages, nor waits for a lost one.
 
@@ -107,10 +98,8 @@ class Presence:
         """
         watched = self._watched.all()
         users = {(queue.name, user) for queue in watched for user in queue.users}
-        batches, unacked = self._unacked_messages.batches, self._unacked_messages.sessions()
-        if unacked or batches != self._batches:
-            self._busy_until, self._batches = clock.now_s() + BUSY_S, batches
-        if not users and not unacked and not self.looks:
+        unacked = self._unacked_messages.sessions()
+        if not users and not unacked and not self.looks and not self._consumes_elsewhere():
             return None
         # A user is a consumer, a session, or the owner of exclusive queues: each ends with or has the session's id.
         sessions = {user.rpartition(" ")[2].partition(CONSUMER_ID_SEPARATOR)[0] for _, user in users}
@@ -135,15 +124,7 @@ class Presence:
             pid=os.getpid(),
             exchanges=tuple(sorted({position.keys.exchange for position in self._positions.all()})),
             failing={task: text[:FAILURE_TEXT] for task, text in self._failing().items()},
-            busy=self.looks or clock.now_s() < self._busy_until or any(map(self._has_privilege, watched)),
         )
-
-    def _has_privilege(self, queue: ConsumedQueue) -> bool:
-        """Return whether a consumer of this process may keep others from the queue's messages, even without one in hand."""
-        if any(consumer.priority or consumer.exclusive for consumer in queue.consumers):
-            return True
-        declared = self._knowledge.records.get(queue.name)
-        return bool(queue.consumers) and (declared is None or declared.arguments.single_active)
 
     def connections(self) -> Iterator[PersistentConnection]:
         """Yield the connections of which one at least says that the process lives."""

@@ -1,0 +1,98 @@
+"""Keeps transient queues alive while they are used here."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from celery_redis_plus import clock
+from celery_redis_plus.broker.queue_failures import KeyFailures
+from celery_redis_plus.maintenance.time_slices import Slice
+
+if TYPE_CHECKING:
+    from celery_redis_plus.broker.queues.queues import Queues
+    from celery_redis_plus.maintenance.consumed_queues import ConsumedQueues
+    from celery_redis_plus.maintenance.resting_queues import QueueCrowds
+
+logger = logging.getLogger(__name__)
+
+#: Seconds after which the list of transient queues is read again, in case it changed unnoticed.
+RELIST_S = 60.0
+#: Seconds after which a queue is touched again where the broker has refused it.
+AGAIN_S = 5.0
+
+
+class TransientQueues:
+    """The maintenance task that renews the TTLs of the transient queues that this process uses."""
+
+    def __init__(
+        self, queues: Queues, watched: ConsumedQueues, crowds: QueueCrowds, *, on_gone: Callable[[], None] = lambda: None
+    ) -> None:
+        """Look after the queues in `watched`; tell `crowds` which of them nothing was ever published to.
+
+        `on_gone` is called when a transient queue that is used here is gone: perhaps the database was flushed.
+        """
+        self._queues = queues
+        self._watched = watched
+        self._crowds = crowds
+        self._list_at = 0.0
+        self._touch_at: dict[str, float] = {}
+        #: Up to where the messages of a long queue were touched, where a slice ended in its middle.
+        self._touched: dict[str, int] = {}
+        self._on_gone = on_gone
+        self._failures = KeyFailures(logger, "cannot be kept alive")
+
+    @property
+    def next_run_at(self) -> float:
+        """When to run next, on `clock`, in seconds."""
+        return min(self._list_at, *self._touch_at.values()) if self._touch_at else self._list_at
+
+    def run_soon(self) -> None:
+        """Run next at once: the connection was away, or what is watched has changed."""
+        self._list_at = 0.0
+        self._touch_at = dict.fromkeys(self._touch_at, 0.0)
+
+    def run(self) -> None:
+        """Do what is due. Raises as `CommandConnection.call` does."""
+        now = clock.now_s()
+        if now >= self._list_at:
+            self._list(now)
+        slice_ = Slice()
+        # A long pass over one queue's messages waits for the queues that it would keep from their turn.
+        for queue, at in sorted(self._touch_at.items(), key=lambda item: item[0] in self._touched):
+            if now >= at and not slice_.over:
+                done = False
+                with self._failures.alone(queue):
+                    self._touch(queue, now, slice_)
+                    done = True
+                if not done:
+                    self._touch_at[queue] = now + AGAIN_S
+
+    def _list(self, now: float) -> None:
+        self._list_at = now + RELIST_S
+        transient = [queue.name for queue in self._watched.all() if queue.ttl_ms is not None]
+        self._touch_at = {name: self._touch_at.get(name, 0.0) for name in transient}
+        self._crowds.unpublished = {name: seen for name, seen in self._crowds.unpublished.items() if name in transient}
+
+    def _touch(self, queue: str, now: float, slice_: Slice) -> None:
+        ttl_ms = next((item.ttl_ms for item in self._watched.all() if item.name == queue), None)
+        if ttl_ms is None:
+            self._touch_at.pop(queue, None)
+            return
+        page = self._touched.pop(queue, 0)
+        record_id = None if page else self._queues.touch_unpublished(queue, ttl_ms)
+        if record_id is not None:
+            self._crowds.unpublished[queue] = (now, record_id)
+            self._touch_at[queue] = now + ttl_ms / 2000
+            return
+        self._crowds.unpublished.pop(queue, None)
+        while (page := self._queues.touch_page(queue, page)) > 0:
+            if slice_.over:
+                # It stays due, and goes on from there, behind the others.
+                self._touched[queue] = page
+                self._touch_at[queue] = self._touch_at.pop(queue)
+                return
+        self._touch_at[queue] = now + ttl_ms / 2000
+        if page < 0:
+            self._on_gone()
