@@ -17,9 +17,9 @@ from pyspark.sql import functions as sf
 
 from celery_redis_plus.errors import InvalidArgument
 from celery_redis_plus.spark import tables
-from celery_redis_plus.spark.ingest import parquet_rows, read_events
+from celery_redis_plus.spark.layers import row_count
 from celery_redis_plus.spark.losses import MEMORY_FULL, RANGES, TRIMMED, noted
-from celery_redis_plus.spark.manifest import TABLES, Manifest, batches, folder, locked, sources
+from celery_redis_plus.spark.manifest import TABLES, Manifest, batches, event_files, folder, locked, new_batches
 from celery_redis_plus.spark.message_timelines import MessageTimelines
 from celery_redis_plus.spark.repartition import by_message, unpacked
 from celery_redis_plus.spark.schema import arrow, ddl
@@ -108,9 +108,10 @@ class _Checker:
         self.max_age_s = max_age_s
         self.manifest = Manifest.read(root)
         # The events before their losses: a batch that is committed meanwhile explains no gap, and makes none.
-        self.sources = sources(root, self.manifest)
+        self.current = not new_batches(root, self.manifest)
+        self.dated = {date: [root / file for file in files] for date, files in event_files(root, self.manifest).items()}
         self.losses = noted(root, self.manifest)
-        self.files = [root / file for by_source in self.sources.values() for files in by_source.values() for file in files]
+        self.files = [file for files in self.dated.values() for file in files]
 
     def run(self, skip: Collection[str]) -> Iterator[Finding]:
         missing = list(self._files())
@@ -119,26 +120,21 @@ class _Checker:
         if missing:
             # The others would fail on them.
             return
-        events = read_events(self.spark, [str(file) for file in self.files])
+        events = tables.read_events(self.spark, [str(file) for file in self.files])
         others = {"numbers": self._numbers, "steps": self._steps, "sums": self._sums, "losses": self._losses, "age": self._age}
         for name, method in others.items():
             if name not in skip:
                 yield from method(events)
 
     def _files(self) -> Iterator[Finding]:
-        named = [*self.files]
-        for dates in self.manifest.tables.values():
-            named += [file for directory in dates.values() for file in self._directory(directory)]
-        for file in named:
+        named = self.manifest.referenced().difference(self.manifest.superseded)
+        for file in sorted({*self.files, *(self.root / name for name in named)}):
             if not file.exists():
                 yield Finding("files", str(file.relative_to(self.root)), 1, "it is named, and not there")
         for batch in batches(self.root):
             files = [self.root / file for of_day in batch.files.values() for file in of_day]
-            if files and all(file.exists() for file in files) and (rows := sum(map(parquet_rows, files))) != batch.rows:
+            if files and all(file.exists() for file in files) and (rows := sum(map(row_count, files))) != batch.rows:
                 yield Finding("files", batch.name, abs(rows - batch.rows), f"{rows:,} rows; {batch.rows:,} were stored")
-
-    def _directory(self, directory: str) -> list[Path]:
-        return sorted((self.root / directory).glob("*.parquet")) or [self.root / directory]
 
     def _numbers(self, events: DataFrame) -> Iterator[Finding]:
         ranges = [loss for loss in self.losses if loss.why in RANGES]
@@ -158,15 +154,14 @@ class _Checker:
 
     def _steps(self, _events: DataFrame) -> Iterator[Finding]:
         with_losses = {loss.queue for loss in self.losses if loss.why in {TRIMMED, MEMORY_FULL}}
-        paths = {date: [self.root / file for files in found.values() for file in files] for date, found in self.sources.items()}
-        packed = by_message(self.spark, paths, self.spark.sparkContext.defaultParallelism)
+        packed = by_message(self.spark, self.dated, self.spark.sparkContext.defaultParallelism)
         found = packed.mapInArrow(partial(_problems), ddl(_STEPS)).groupBy("queue", "problem").agg(sf.sum("count").alias("count"))
         for row in found.orderBy("queue", "problem").collect():
             if row["queue"] not in with_losses:
                 yield Finding("steps", row["queue"], row["count"], row["problem"])
 
     def _sums(self, _events: DataFrame) -> Iterator[Finding]:
-        if not all(self.manifest.tables[table] for table in ("messages", "queues")):
+        if not self.manifest.tables["queues"]:
             return
         read = {table: tables.read(self.spark, self.root, table) for table in TABLES}
         columns = [sf.expr(f"coalesce({sql}, 0)").alias(name) for name, sql in (*_SUMS.items(), ("events", "sum(events)"))]
@@ -176,9 +171,8 @@ class _Checker:
             if messages[name] != minutes[name]:
                 detail = f"{minutes[name]:,} in the minutes, {messages[name]:,} in the messages"
                 yield Finding("sums", name, abs(messages[name] - minutes[name]), detail)
-        current = all(sorted(found) == self.manifest.aggregated.get(date) for date, found in self.sources.items())
-        rows = sum(map(parquet_rows, self.files))
-        if current and rows != messages["events"]:
+        rows = sum(map(row_count, self.files))
+        if self.current and rows != messages["events"]:
             yield Finding(
                 "sums", "events", abs(rows - messages["events"]), f"{rows:,} events, {messages['events']:,} in the messages"
             )

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as sf
 
+from celery_redis_plus.spark.layers import row_count
 from celery_redis_plus.spark.loss_counter import LossCounter, offsets_of
 from celery_redis_plus.spark.losses import Loss, noted
 from celery_redis_plus.spark.manifest import COMMITTED, INGEST_LOCK, Manifest, locked, write_json
-from celery_redis_plus.spark.schema import EVENTS_DDL
 from celery_redis_plus.spark.source_options import SourceOptions
 
 if TYPE_CHECKING:
@@ -98,19 +98,21 @@ def store(batch: DataFrame, root: Path, run: str, number: int) -> int:
 def _store(
     batch: DataFrame, root: Path, run: str, number: int, losses_of: Callable[[list[Path], int], list[Loss]]
 ) -> Stored:  # fmt: skip
+    if number <= Manifest.read(root).folded.get(run, -1):
+        # The tables have it already, and its files may be gone.
+        return Stored(0)
     directory = root / "incoming" / run / f"{number:08}"
     marker = directory / COMMITTED
     if marker.exists():
         return Stored(json.loads(marker.read_text(encoding="utf-8"))["rows"])
     # An earlier attempt may have left files.
     shutil.rmtree(directory, ignore_errors=True)
-    dated = batch.withColumn("date", sf.to_date(sf.coalesce("published_at", "ts")))
-    write_by_day(dated, directory)
+    write_by_day(batch.withColumn("date", sf.to_date(sf.coalesce("published_at", "ts"))), directory)
     files: dict[str, list[str]] = {}
     rows = 0
     for path in sorted(directory.glob("day=*/*.parquet")):
         files.setdefault(path.parent.name.removeprefix("day="), []).append(path.relative_to(root).as_posix())
-        rows += parquet_rows(path)
+        rows += row_count(path)
     losses = losses_of([root / file for of_day in files.values() for file in of_day], number)
     write_json(marker, {"rows": rows, "files": files, "losses": [asdict(loss) for loss in losses]})
     return Stored(rows, losses)
@@ -121,24 +123,7 @@ def write_by_day(rows: DataFrame, directory: Path) -> None:
     rows.withColumn("day", sf.col("date")).write.partitionBy("day").parquet(str(directory))
 
 
-def read_events(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
-    """Return the events in files of the table `events`, in the columns of this release; what an older one did not write is null.
-
-    Spark alone would take the columns of the first file, and a compaction would drop the others' for ever.
-    """
-    return spark.read.schema(f"{EVENTS_DDL}, `date` date").parquet(*paths)
-
-
 def run_id(checkpoint: Path) -> str:
     """Return what names the checkpoint: batches of a new checkpoint begin at 0 again, and must not be taken for the old ones."""
     identity: str = json.loads((checkpoint / "metadata").read_text(encoding="utf-8"))["id"]
     return identity
-
-
-def parquet_rows(path: Path) -> int:
-    """Return how many rows a Parquet file has, from its footer."""
-    from pyarrow import parquet
-
-    with parquet.ParquetFile(path) as file:
-        rows: int = file.metadata.num_rows
-    return rows

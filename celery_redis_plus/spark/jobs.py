@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 LOCAL_URL = "CELERY_REDIS_PLUS_SPARK_URL"
 #: The name of the reader of a folder; without `--reader` the id of the folder follows.
 DEFAULT_READER = "spark-ingest"
+#: Fewer new events than this are aggregated without Spark, whose start takes longer.
+SMALL = 200_000
 #: Those of `checks.CHECKS`, without an import of Spark.
 CHECK_NAMES = ("files", "numbers", "steps", "sums", "losses", "age")
 _JVM_GONE = (
@@ -53,6 +55,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     ingest.add_argument("--allow-data-loss", action="store_true", help="go on when events were trimmed before they were read")
     aggregate = jobs.add_parser("aggregate", help="bring messages, queues, tasks and workers up to date with events")
     aggregate.add_argument("--rebuild", action="store_true", help="rebuild all of them")
+    aggregate.add_argument(
+        "--engine",
+        choices=("auto", "arrow", "spark"),
+        default="auto",
+        help=f"what traces messages: this process, or Spark's tasks (auto: Spark from {SMALL:,} new events on)",
+    )
     report = jobs.add_parser("report", help="write one HTML file about a period")
     report.add_argument("--output", type=Path, default=Path("report.html"), metavar="FILE")
     report.add_argument("--period", default="..", metavar="FROM..TO", help="dates or times in UTC (default: everything)")
@@ -104,7 +112,7 @@ def run(arguments: argparse.Namespace, say: Say = print) -> int:
     # Before Spark starts, which takes ten seconds.
     settings = dict(_setting(text, "--conf") for text in arguments.conf)
     _check(arguments)
-    spark = _session(arguments, settings)
+    spark = _Spark(arguments, settings)
     try:
         return job(spark, arguments, say)
     except CeleryRedisPlusError:
@@ -116,9 +124,27 @@ def run(arguments: argparse.Namespace, say: Say = print) -> int:
             raise
         raise SparkJobFailed(one_line(str(error))) from error
     finally:
-        # It cannot be stopped where its JVM has ended.
-        with suppress(Exception):
-            spark.stop()
+        spark.stop()
+
+
+class _Spark:
+    """Starts Spark when a job needs it."""
+
+    def __init__(self, arguments: argparse.Namespace, settings: dict[str, str]) -> None:
+        self._arguments = arguments
+        self._settings = settings
+        self._started: SparkSession | None = None
+
+    def __call__(self) -> SparkSession:
+        if self._started is None:
+            self._started = _session(self._arguments, self._settings)
+        return self._started
+
+    def stop(self) -> None:
+        if self._started is not None:
+            # It cannot be stopped where its JVM has ended.
+            with suppress(Exception):
+                self._started.stop()
 
 
 def _check(arguments: argparse.Namespace) -> None:
@@ -144,27 +170,15 @@ def _session(arguments: argparse.Namespace, settings: dict[str, str]) -> SparkSe
     return session(name, master=arguments.master, config=level | settings)
 
 
-def _ingest(spark: SparkSession, arguments: argparse.Namespace, say: Say) -> int:
+def _ingest(spark: _Spark, arguments: argparse.Namespace, say: Say) -> int:
     with locked(arguments.root, INGEST_LOCK):
         return _ingest_alone(spark, arguments, say)
 
 
-def _ingest_alone(spark: SparkSession, arguments: argparse.Namespace, say: Say) -> int:
+def _ingest_alone(spark: _Spark, arguments: argparse.Namespace, say: Say) -> int:
     from celery_redis_plus.spark import ingest
 
-    identity = folder_id(arguments.root)
-    reader = f"{DEFAULT_READER}-{identity}" if arguments.reader is None else arguments.reader
-    source: dict[str, Any] = {"prefix": arguments.prefix, "queues": arguments.queues, "readerName": reader}
-    if reader:
-        source["readerOwner"] = identity
-    url, url_env = _place(arguments)
-    source |= {"urlEnv": url_env} if url_env else {"url": url}
-    if arguments.trim:
-        source["trimOnCommit"] = "true"
-    if arguments.batch:
-        source["maxOffsetsPerTrigger"] = arguments.batch
-    if arguments.allow_data_loss:
-        source["failOnDataLoss"] = "false"
+    source = _source_options(arguments)
     begun, total = time.monotonic(), 0
 
     def tell(number: int, stored: ingest.Stored) -> None:
@@ -176,7 +190,7 @@ def _ingest_alone(spark: SparkSession, arguments: argparse.Namespace, say: Say) 
 
     def start() -> StreamingQuery:
         return ingest.start(
-            spark, arguments.root, source, once=arguments.once, interval_s=arguments.interval, on_batch=tell, holds_lock=True
+            spark(), arguments.root, source, once=arguments.once, interval_s=arguments.interval, on_batch=tell, holds_lock=True
         )
 
     with stopped_by_signals() as stop:
@@ -187,11 +201,41 @@ def _ingest_alone(spark: SparkSession, arguments: argparse.Namespace, say: Say) 
     return 0
 
 
-def _aggregate(spark: SparkSession, arguments: argparse.Namespace, say: Say) -> int:
-    from celery_redis_plus.spark import tables
+def _source_options(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the options of the source `celery_redis`."""
+    identity, reader = folder_id(arguments.root), _reader(arguments)
+    source: dict[str, Any] = {"prefix": arguments.prefix, "queues": arguments.queues, "readerName": reader}
+    if reader:
+        source["readerOwner"] = identity
+    url, url_env = _place(arguments)
+    source |= {"urlEnv": url_env} if url_env else {"url": url}
+    if arguments.trim:
+        source["trimOnCommit"] = "true"
+    if arguments.batch:
+        source["maxOffsetsPerTrigger"] = arguments.batch
+    if arguments.allow_data_loss:
+        source["failOnDataLoss"] = "false"
+    return source
 
-    begun = time.monotonic()
-    done = tables.aggregate(spark, arguments.root, rebuild=arguments.rebuild)
+
+def _reader(arguments: argparse.Namespace) -> str:
+    """Return the name of the folder's reader of events."""
+    return f"{DEFAULT_READER}-{folder_id(arguments.root)}" if arguments.reader is None else str(arguments.reader)
+
+
+def _aggregate(spark: _Spark, arguments: argparse.Namespace, say: Say) -> int:
+    from celery_redis_plus.spark.fold import fold, new_event_count
+
+    begun, engine = time.monotonic(), arguments.engine
+    if engine == "auto":
+        small = not arguments.rebuild and new_event_count(arguments.root) < SMALL
+        engine = "arrow" if small else "spark"
+    if engine == "arrow":
+        done = fold(arguments.root, rebuild=arguments.rebuild)
+    else:
+        from celery_redis_plus.spark import tables
+
+        done = tables.aggregate(spark(), arguments.root, rebuild=arguments.rebuild)
     if not done.dates:
         say("nothing new")
     else:
@@ -199,7 +243,7 @@ def _aggregate(spark: SparkSession, arguments: argparse.Namespace, say: Say) -> 
     return 0
 
 
-def _report(spark: SparkSession, arguments: argparse.Namespace, say: Say) -> int:
+def _report(spark: _Spark, arguments: argparse.Namespace, say: Say) -> int:
     import pandas as pd
 
     from celery_redis_plus.spark import report, tables
@@ -210,9 +254,9 @@ def _report(spark: SparkSession, arguments: argparse.Namespace, say: Say) -> int
     period = Period.parse(arguments.period)
     against = Period.parse(arguments.against) if arguments.against else None
     thresholds = Thresholds.parse(dict(_setting(text, "--threshold") for text in arguments.threshold))
-    read = {name: tables.read(spark, arguments.root, name) for name in TABLES}
-    losses = tables.read(spark, arguments.root, "losses")
-    events = tables.read(spark, arguments.root, "events")
+    read = {name: tables.read(spark(), arguments.root, name) for name in TABLES}
+    losses = tables.read(spark(), arguments.root, "losses")
+    events = tables.read(spark(), arguments.root, "events")
     figures = summaries(read, losses, events, period=period, against=against, thresholds=thresholds)
     with suppress(TablesUnusable):
         figures["checks"] = pd.read_parquet(files(arguments.root, "checks"))
@@ -234,18 +278,18 @@ def _report(spark: SparkSession, arguments: argparse.Namespace, say: Say) -> int
     return 0
 
 
-def _compact(spark: SparkSession, arguments: argparse.Namespace, say: Say) -> int:
+def _compact(_spark: _Spark, arguments: argparse.Namespace, say: Say) -> int:
     from celery_redis_plus.spark.compaction import compact
 
-    before, after = compact(spark, arguments.root)
+    before, after = compact(arguments.root)
     say(f"{before:,} files are {after:,} now" if before else "nothing to compact")
     return 0
 
 
-def _check_tables(spark: SparkSession, arguments: argparse.Namespace, say: Say) -> int:
+def _check_tables(spark: _Spark, arguments: argparse.Namespace, say: Say) -> int:
     from celery_redis_plus.spark.checks import check
 
-    found = check(spark, arguments.root, skip=arguments.skip, max_age_s=arguments.max_age)
+    found = check(spark(), arguments.root, skip=arguments.skip, max_age_s=arguments.max_age)
     for finding in found:
         subject = f" {finding.subject}" if finding.subject else ""
         say(
@@ -255,12 +299,12 @@ def _check_tables(spark: SparkSession, arguments: argparse.Namespace, say: Say) 
     return int(any(finding.wrong for finding in found))
 
 
-def _replay(spark: SparkSession, arguments: argparse.Namespace, say: Say) -> int:
+def _replay(spark: _Spark, arguments: argparse.Namespace, say: Say) -> int:
     from celery_redis_plus.spark.replay import Destination, replay
 
     url, url_env = _place(arguments)
     destination = Destination(url=url, url_env=url_env, prefix=arguments.prefix, queue=arguments.to, name=arguments.name)
-    done = replay(spark, arguments.root, arguments.where, destination, dry_run=arguments.dry_run)
+    done = replay(spark(), arguments.root, arguments.where, destination, dry_run=arguments.dry_run)
     without = f", {done.without_payload:,} without a payload" if done.without_payload else ""
     say(f"{done.selected:,} messages selected{without}, {done.sent:,} sent{' (dry run)' if arguments.dry_run else ''}")
     return 0

@@ -6,7 +6,7 @@ aggregation puts them into the table.
 
 from __future__ import annotations
 
-import shutil
+import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from pyarrow import dataset, parquet
 
 from celery_redis_plus.spark.arrow_columns import microseconds
-from celery_redis_plus.spark.manifest import Manifest, RowBatch, batches, sources
+from celery_redis_plus.spark.manifest import Manifest, RowBatch, event_files, new_batches
 from celery_redis_plus.spark.schema import arrow, ddl
 
 #: Why events are missing: trimmed before they were read; not written as memory was full; left out by `event_log_sample`; or no
@@ -85,40 +85,40 @@ def sentence(counts: Iterable[tuple[str, int]]) -> str:
 
 def noted(root: Path, manifest: Manifest) -> list[Loss]:
     """Return all losses that are known, also those that no aggregation has put into the table yet."""
-    return [*_stored(root, manifest), *_pending(batches(root), manifest)]
+    return [*_stored(root, manifest), *_of(new_batches(root, manifest))]
 
 
-def collect(root: Path, manifest: Manifest) -> Manifest:
-    """Put the losses of new micro-batches into the table; return the manifest then. The caller holds the tables' lock."""
-    incoming = batches(root)
-    pending = _pending(incoming, manifest)
+def collect(root: Path, manifest: Manifest, version: int, new: Sequence[RowBatch]) -> str:
+    """Return the file of the table with the losses of new micro-batches; '' where nothing was ever lost.
+
+    Args:
+        root: the folder.
+        manifest: the one before.
+        version: of the next one.
+        new: the batches that it contains in addition.
+    """
+    pending = _of(new)
     if not pending:
-        return manifest
+        return manifest.losses
     rows = _merged([*_stored(root, manifest), *(_dated(root, manifest, loss) for loss in pending)])
-    new = replace(manifest, version=manifest.version + 1)
-    # As the other tables have it: the next aggregation removes directories of this form that no manifest names.
-    new.losses = f"losses/v{new.version:08}/day=all"
-    shutil.rmtree((root / new.losses).parent, ignore_errors=True)
-    (root / new.losses).mkdir(parents=True)
+    file = f"losses/v{version:08}/day=all/{uuid.uuid4().hex}.parquet"
+    (root / file).parent.mkdir(parents=True, exist_ok=True)
     table = pa.Table.from_pylist([asdict(loss) for loss in rows], schema=arrow(LOSS_COLUMNS))
-    parquet.write_table(table, root / new.losses / "losses.parquet")
-    new.counted = [batch.name for batch in incoming if batch.losses]
-    new.write(root)
-    return new
+    parquet.write_table(table, root / file)
+    return file
 
 
 def _stored(root: Path, manifest: Manifest) -> list[Loss]:
     if not manifest.losses:
         return []
-    table = parquet.read_table(root / manifest.losses / "losses.parquet")
+    table = parquet.read_table(root / manifest.losses)
     for name in ("from_at", "to_at", "noted_at"):
         table = table.set_column(table.schema.get_field_index(name), name, table.column(name).cast(pa.int64()))
     return [Loss(**row) for row in table.to_pylist()]
 
 
-def _pending(incoming: Iterable[RowBatch], manifest: Manifest) -> list[Loss]:
-    counted = set(manifest.counted)
-    return [Loss(**loss) for batch in incoming if batch.name not in counted for loss in batch.losses]
+def _of(incoming: Iterable[RowBatch]) -> list[Loss]:
+    return [Loss(**loss) for batch in incoming for loss in batch.losses]
 
 
 def _merged(losses: Sequence[Loss]) -> list[Loss]:
@@ -157,7 +157,7 @@ def _dated(root: Path, manifest: Manifest, loss: Loss) -> Loss:
     """Return a loss with the time of the event before it, which another micro-batch has read."""
     if loss.why != TRIMMED or loss.from_at is not None or not loss.first or loss.first == 1:
         return loss
-    paths = [str(root / file) for of_day in sources(root, manifest).values() for files in of_day.values() for file in files]
+    paths = [str(root / file) for files in event_files(root, manifest).values() for file in files]
     before = (pc.field("queue") == loss.queue) & (pc.field("epoch") == loss.epoch) & (pc.field("n") == loss.first - 1)
     found = dataset.dataset(paths, format="parquet").to_table(columns=["ts"], filter=before)
     return replace(loss, from_at=int(microseconds(found.column("ts"))[0])) if found.num_rows else loss

@@ -1,17 +1,17 @@
-"""The manifest of a folder of tables: the one file that says which directories count. No Spark is needed to read it.
+"""The manifest of a folder of tables: the one file that says which files count. No Spark is needed to read it.
 
-    ROOT/manifest.json           which directories are current, replaced in one step
+    ROOT/manifest.json           which files are current, replaced in one step
+    ROOT/versions/N.json         the manifests of the last quarter of an hour: their files are kept for readers
     ROOT/incoming/RUN/BATCH/     events as they were streamed, with `_committed.json` once the batch is whole
-    ROOT/events/vN/day=D/        the same, compacted
-    ROOT/TABLE/vN/day=D/         messages, queues, tasks, workers
+    ROOT/TABLE/vN/day=D/         files of `events`, of the tables, and of what an aggregation keeps for the next one
     ROOT/checkpoint/             Spark's offsets
     ROOT/losses/vN/              losses
     ROOT/checks.parquet          what the last check has found
     ROOT/folder.json             the folder's name, which its reader of events has
 
-A directory that no manifest and no `_committed.json` names was left by a process that died, or is superseded: it is never read,
-and the next aggregation removes it. The directories are named after the column `date`: in `events` and `messages` the UTC day on
-which a message was published, in the other tables the day of the minute.
+A file that no manifest and no `_committed.json` names was left by a process that died, or is superseded: it is never read, and
+an aggregation removes it. `day` is the column `date`: in `events` and `messages` the UTC day on which a message was published,
+in the other tables the day of the minute.
 """
 
 from __future__ import annotations
@@ -20,25 +20,30 @@ import fcntl
 import json
 import os
 import re
-import shutil
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from celery_redis_plus.errors import InvalidArgument, TablesUnusable
 
 #: Layout of the folder and columns of the tables. An aggregation rebuilds tables of an older version from `events`.
-TABLES_VERSION = 2
+TABLES_VERSION = 3
 
 TABLES = ("messages", "queues", "tasks", "workers")
+#: What an aggregation keeps for the next one: the events of messages that may have more of them; these messages' rows, a part of
+#: `messages`; the counts and durations of which rows of minutes are made.
+OPEN, UNFINISHED, PARTIALS = "open", "unfinished", "partials"
 COMMITTED = "_committed.json"
 #: The file by which one process at a time does a kind of work in the folder, and what that is.
 TABLES_LOCK, INGEST_LOCK = (".lock", "aggregation or compaction"), (".ingest.lock", "ingest")
 #: How a URL begins; `Path` makes one slash of two.
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
+
+#: Date -> files relative to the root.
+Dated = dict[str, list[str]]
 
 
 @dataclass
@@ -47,23 +52,23 @@ class Manifest:
 
     Attributes:
         version: counts the changes; new directories are named after it.
-        events: date -> directory of compacted events.
-        absorbed: names (`RUN/BATCH`) of the incoming batches that the compacted events contain.
-        aggregated: date -> the sources of that date's events that the tables contain.
-        days: date of publishing -> days on which those messages had events.
-        tables: table -> date -> directory.
-        losses: the directory of the table of losses; '' where nothing was lost.
-        counted: names of the incoming batches whose losses that table contains.
+        events: the files of events that the tables contain; incoming batches that they do not contain are in none.
+        folded: run -> number of its last batch that the tables contain.
+        tables: table -> its files; also those of `OPEN`, `UNFINISHED` and `PARTIALS`.
+        backlogs: the file with the ready messages of each queue after the last event; '' where there were none.
+        losses: the file of the table of losses; '' where nothing was lost.
+        newest_us: the time of the newest event that the tables contain, µs since the epoch.
+        superseded: files of incoming batches that this version has put into others.
     """
 
     version: int = 0
-    events: dict[str, str] = field(default_factory=dict)
-    absorbed: list[str] = field(default_factory=list)
-    aggregated: dict[str, list[str]] = field(default_factory=dict)
-    days: dict[str, list[str]] = field(default_factory=dict)
-    tables: dict[str, dict[str, str]] = field(default_factory=lambda: {table: {} for table in TABLES})
+    events: Dated = field(default_factory=dict)
+    folded: dict[str, int] = field(default_factory=dict)
+    tables: dict[str, Dated] = field(default_factory=lambda: {table: {} for table in (*TABLES, OPEN, UNFINISHED, PARTIALS)})
+    backlogs: str = ""
     losses: str = ""
-    counted: list[str] = field(default_factory=list)
+    newest_us: int = 0
+    superseded: list[str] = field(default_factory=list)
 
     @classmethod
     def read(cls, root: Path) -> Manifest:
@@ -79,34 +84,60 @@ class Manifest:
         except FileNotFoundError:
             if any((root / "events").glob("v*/day=*")):
                 raise TablesUnusable(
-                    f"{path} is missing; restore it: it names the compacted events, which no other file does"
+                    f"{path} is missing; restore it: it names the stored events, which no other file does"
                 ) from None
             return cls()
         except (ValueError, KeyError, AttributeError) as error:
-            raise TablesUnusable(f"{path} is no manifest ({error}); restore it: it names the compacted events") from None
+            raise TablesUnusable(f"{path} is no manifest ({error}); restore it: it names the stored events") from None
         if tables_version > TABLES_VERSION:
             raise TablesUnusable(
                 f"{path}: tables of version {tables_version}; this release has {TABLES_VERSION}. Upgrade celery-redis-plus"
             )
-        try:
-            manifest = cls(**found)
-        except TypeError as error:
-            raise TablesUnusable(f"{path} has other fields ({error}); restore it: it names the compacted events") from None
         if tables_version < TABLES_VERSION:
-            manifest.aggregated, manifest.days, manifest.tables = {}, {}, {table: {} for table in TABLES}
-        return manifest
+            return _of_older_release(root, found)
+        try:
+            return cls(**found)
+        except TypeError as error:
+            raise TablesUnusable(f"{path} has other fields ({error}); restore it: it names the stored events") from None
 
     def write(self, root: Path) -> None:
         """Replace the manifest in one step: a reader sees the old state or the new one."""
-        write_json(root / "manifest.json", {"tables_version": TABLES_VERSION, **self.__dict__})
+        content = {"tables_version": TABLES_VERSION, **self.__dict__}
+        write_json(root / "versions" / f"{self.version:08}.json", content)
+        write_json(root / "manifest.json", content)
 
     def referenced(self) -> set[str]:
-        """Return the directories that count, relative to the root."""
-        return {
-            *self.events.values(),
-            *(directory for dates in self.tables.values() for directory in dates.values()),
-            *([self.losses] if self.losses else []),
-        }
+        """Return the files that count, relative to the root."""
+        dated = (self.events, *self.tables.values())
+        named = {file for dates in dated for files in dates.values() for file in files}
+        return named | {file for file in (self.backlogs, self.losses) if file} | set(self.superseded)
+
+    def following(self) -> Manifest:
+        """Return the next manifest, which has the same content so far."""
+        events = {date: list(files) for date, files in self.events.items()}
+        tables = {table: {date: list(files) for date, files in dates.items()} for table, dates in self.tables.items()}
+        return replace(self, version=self.version + 1, events=events, folded=dict(self.folded), tables=tables, superseded=[])
+
+    @property
+    def built(self) -> bool:
+        """Whether the tables contain the events that the manifest names; not so after an upgrade."""
+        return bool(self.tables[PARTIALS]) or not self.events
+
+
+def _of_older_release(root: Path, found: dict[str, Any]) -> Manifest:
+    """Return the manifest of tables of versions 1 and 2: it has their events, and no tables."""
+    manifest = Manifest(version=int(found.get("version", 0)))
+    for date, directory in found.get("events", {}).items():
+        manifest.events[date] = sorted(path.relative_to(root).as_posix() for path in (root / directory).glob("*.parquet"))
+    absorbed = set(found.get("absorbed", ()))
+    for batch in batches(root):
+        if batch.name not in absorbed:
+            for date, files in batch.files.items():
+                manifest.events.setdefault(date, []).extend(files)
+        manifest.folded[batch.run] = max(batch.number, manifest.folded.get(batch.run, -1))
+    if found.get("losses"):
+        manifest.losses = f"{found['losses']}/losses.parquet"
+    return manifest
 
 
 @dataclass(frozen=True)
@@ -114,46 +145,56 @@ class RowBatch:
     """A whole incoming batch of events.
 
     Attributes:
-        name: `RUN/BATCH`.
+        run: names the checkpoint of the ingest.
+        number: of the micro-batch.
         rows: how many events.
         files: date -> paths relative to the root.
         losses: what it lacks, as `losses.Loss` has it.
     """
 
-    name: str
+    run: str
+    number: int
     rows: int
-    files: dict[str, list[str]]
+    files: Dated
     losses: list[dict[str, Any]]
+
+    @property
+    def name(self) -> str:
+        """Its place in the folder of incoming batches."""
+        return f"{self.run}/{self.number:08}"
 
 
 def batches(root: Path) -> list[RowBatch]:
-    """Return the whole incoming batches, absorbed ones without files."""
+    """Return the whole incoming batches."""
     found = []
     for marker in sorted((root / "incoming").glob(f"*/*/{COMMITTED}")):
-        content: dict[str, Any] = json.loads(marker.read_text(encoding="utf-8"))
-        found.append(RowBatch("/".join(marker.parts[-3:-1]), content["rows"], content["files"], content.get("losses", [])))
+        with suppress(FileNotFoundError):
+            # An aggregation may remove one meanwhile.
+            content: dict[str, Any] = json.loads(marker.read_text(encoding="utf-8"))
+            run, number = marker.parts[-3:-1]
+            found.append(RowBatch(run, int(number), content["rows"], content["files"], content.get("losses", [])))
     return found
 
 
-def sources(root: Path, manifest: Manifest) -> dict[str, dict[str, list[str]]]:
-    """Return the events there are: date -> source (an incoming batch, or a compacted directory) -> files relative to the root."""
-    found: dict[str, dict[str, list[str]]] = {}
-    for date, directory in manifest.events.items():
-        files = sorted(path.relative_to(root).as_posix() for path in (root / directory).glob("*.parquet"))
-        found.setdefault(date, {})[directory] = files
-    absorbed = set(manifest.absorbed)
-    for batch in batches(root):
-        if batch.name not in absorbed:
-            for date, files in batch.files.items():
-                found.setdefault(date, {})[batch.name] = files
+def new_batches(root: Path, manifest: Manifest) -> list[RowBatch]:
+    """Return the whole incoming batches that the tables do not contain yet."""
+    return [batch for batch in batches(root) if batch.number > manifest.folded.get(batch.run, -1)]
+
+
+def event_files(root: Path, manifest: Manifest) -> Dated:
+    """Return the files of all events there are, also of those that the tables do not contain yet."""
+    found = {date: list(files) for date, files in manifest.events.items()}
+    for batch in new_batches(root, manifest):
+        for date, files in batch.files.items():
+            found.setdefault(date, []).extend(files)
     return found
 
 
 def files(root: str | Path, table: str) -> list[str]:
     """Return the Parquet files of `table` (also `losses` and `checks`) as they are now.
 
-    For readers without Spark: `duckdb.read_parquet(files(root, "messages"))`, `pyarrow.dataset.dataset(files(...))`. An
-    aggregation keeps the files of the version before it, so a list of files is valid until the aggregation after the next.
+    For readers without Spark: `duckdb.read_parquet(files(root, "messages"))`, `pyarrow.dataset.dataset(files(...))`. The files
+    stay for a quarter of an hour at least.
 
     Raises:
         TablesUnusable: there is no such table in `root`; of losses: nothing was lost.
@@ -167,16 +208,17 @@ def files(root: str | Path, table: str) -> list[str]:
     if table == "losses":
         if not manifest.losses:
             raise TablesUnusable(f"{root} has no table 'losses': nothing was lost before the last `aggregate`")
-        return [str(root / manifest.losses / "losses.parquet")]
+        return [str(root / manifest.losses)]
     if table == "events":
-        found = [root / file for by_source in sources(root, manifest).values() for names in by_source.values() for file in names]
+        dated = [event_files(root, manifest)]
     elif table in TABLES:
-        found = [path for directory in manifest.tables[table].values() for path in (root / directory).glob("*.parquet")]
+        dated = [manifest.tables[table], *([manifest.tables[UNFINISHED]] if table == "messages" else [])]
     else:
         raise TablesUnusable(f"there is no table {table!r}; tables: events, {', '.join(TABLES)}, losses, checks")
+    found = [str(root / file) for dates in dated for names in dates.values() for file in names]
     if not found:
         raise TablesUnusable(f"{root} has no table {table!r} yet: run `celery-redis-plus spark ingest` and then `aggregate`")
-    return sorted(str(path) for path in found)
+    return sorted(found)
 
 
 def folder(root: str | Path) -> Path:
@@ -217,37 +259,6 @@ def locked(root: Path, lock: tuple[str, str] = TABLES_LOCK) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
-
-
-def remove_unreferenced(root: Path, *manifests: Manifest) -> int:
-    """Remove the versioned directories that none of `manifests` names, and the incoming ones that all of them have absorbed.
-
-    Returns how many directories went.
-    """
-    kept = set().union(*(manifest.referenced() for manifest in manifests))
-    removed = 0
-    for table in ("events", "losses", *TABLES):
-        for directory in (root / table).glob("v*/day=*"):
-            if directory.relative_to(root).as_posix() not in kept:
-                shutil.rmtree(directory)
-                removed += 1
-        for version in (root / table).glob("v*"):
-            if not any(version.glob("day=*")):
-                shutil.rmtree(version)
-    for name in set.intersection(*(set(manifest.absorbed) for manifest in manifests)):
-        removed += _empty(root / "incoming" / name)
-    return removed
-
-
-def _empty(batch: Path) -> int:
-    """Remove an absorbed batch's files. Its marker stays: Spark may run the batch again, and must find that it is done."""
-    directories = list(batch.glob("day=*"))
-    for directory in directories:
-        shutil.rmtree(directory)
-    marker = batch / COMMITTED
-    if directories and marker.exists():
-        write_json(marker, json.loads(marker.read_text(encoding="utf-8")) | {"files": {}})
-    return len(directories)
 
 
 def write_json(path: Path, content: Any) -> None:

@@ -65,7 +65,7 @@ MESSAGE_COLUMNS = {
     "late_s": "double",
 }
 MESSAGE_DDL = ddl(MESSAGE_COLUMNS)
-_SCHEMA = arrow(MESSAGE_COLUMNS)
+MESSAGE_SCHEMA = arrow(MESSAGE_COLUMNS)
 
 _EVENTS = list(TRANSITIONS)
 # The last element stands for "no event before", and for an event of a later release.
@@ -85,7 +85,11 @@ class MessageTimelines:
     """
 
     def __init__(self, table: pa.Table) -> None:
-        names = pc.binary_join_element_wise(table.column("queue"), table.column("id"), "\n")
+        parts = [table.column("queue"), table.column("id")]
+        if table.column("published_at").null_count:
+            # An id that is none of ours tells no day, and its events are divided by theirs.
+            parts.append(table.column("date").cast(pa.string()))
+        names = pc.binary_join_element_wise(*parts, "\n")
         codes = names.combine_chunks().dictionary_encode().indices.to_numpy()
         order = np.lexsort((ints(table.column("n")), ints(table.column("epoch")), codes))
         self.table = table.take(order).combine_chunks()
@@ -125,6 +129,16 @@ class MessageTimelines:
             "ready_change": ready[self.event] - ready[self.before],
         }
 
+    def may_go_on(self, early_since_us: int) -> NDArray[np.bool_]:
+        """Return of each message whether it may have more events: it is not gone, or was acked before the work began at
+        `early_since_us` (µs) or later, and may still fail.
+        """
+        gone = _LEADS_TO[self.event[self.ends]] == GONE
+        reason = self.table.column("reason").take(pa.array(self.ends))
+        early = np.asarray(pc.fill_null(pc.equal(reason, "early"), False).to_numpy())
+        working: NDArray[np.bool_] = ~gone | (early & (self.ts[self.ends] >= early_since_us))
+        return working
+
     def illegal(self) -> NDArray[np.bool_]:
         """Return which events cannot follow the one before them (`events.illegal_steps`); those of a later release may."""
         legal: NDArray[np.bool_] = _LEGAL[self.event, self.before]
@@ -132,7 +146,7 @@ class MessageTimelines:
 
     def messages(self) -> pa.Table:
         """Return one row a message: its description, its last state, its waits and runs."""
-        return as_table(self._columns(), _SCHEMA)
+        return as_table(self._columns(), MESSAGE_SCHEMA)
 
     def _columns(self) -> dict[str, Any]:
         last, first = pa.array(self.ends), pa.array(self.starts)

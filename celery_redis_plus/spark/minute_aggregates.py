@@ -40,6 +40,21 @@ PARTIAL_MINUTE, PARTIAL_MINUTE_DDL = arrow(_PARTIAL), ddl(_PARTIAL)
 MINUTE, MINUTE_DDL = arrow(_MINUTE), ddl(_MINUTE)
 
 
+def minute_schema(table: str) -> pa.Schema:
+    """Return the columns of `queues`, `tasks` or `workers`."""
+    return arrow(_minute_columns(table))
+
+
+def minute_ddl(table: str) -> str:
+    """Return the same as a DDL string."""
+    return ddl(_minute_columns(table))
+
+
+def _minute_columns(table: str) -> dict[str, str]:
+    columns = {PER_MINUTE[table]: "string"} | {name: kind for name, kind in _MINUTE.items() if name not in {"table", "key"}}
+    return columns | {"date": "date"} | ({"backlog": "bigint"} if table == "queues" else {})
+
+
 def partial_minutes(changes: Mapping[str, Any], step_us: int = MINUTE_US) -> pa.Table:
     """Return rows of `PARTIAL_MINUTE` for all three tables.
 

@@ -81,17 +81,17 @@ class Planner:
         """Return how far a micro-batch goes from `start`: to `goal` (by default the newest), or about `limit` events.
 
         Each queue gets its share of the limit by what it has to read, rounded up: a few events too many cost nothing, and a
-        micro-batch for the rest would cost as much as one of 20,000.
+        micro-batch for the rest would cost as much as one of 20,000. A queue whose event log has ended stays in the offset as
+        long as the broker knows its numbers, by which a later log goes on.
         """
-        numberings = self.numberings()
+        numberings = self._of_offset(start)
         begin = {queue: self._position(n, start.get(queue)) for queue, n in numberings.items()}
         total = {queue: n.total if goal is None else self._goal(n, goal.get(queue)) for queue, n in numberings.items()}
         backlog = {queue: max(0, total[queue] - begin[queue]) for queue in numberings}
         everything = sum(backlog.values())
         share = 1.0 if limit is None or everything <= limit else limit / everything
         end = {queue: begin[queue] + math.ceil(backlog[queue] * share) for queue in numberings}
-        # A queue whose event log was removed keeps its place in the offset: an offset never goes back.
-        return start | {queue: _text(numberings[queue].id(end[queue])) for queue in numberings if end[queue] or queue in start}
+        return {queue: _text(numberings[queue].id(end[queue])) for queue in numberings if end[queue] or queue in start}
 
     def event_ranges(self, start: Offset, end: Offset) -> list[EventRange]:
         """Return the events between two offsets.
@@ -99,7 +99,7 @@ class Planner:
         Raises:
             EventsLost: with `failOnDataLoss`, some of them are gone.
         """
-        numberings = self.numberings()
+        numberings = self._of_offset(end)
         ranges: list[EventRange] = []
         for queue, position in end.items():
             numbering = numberings.get(queue)
@@ -144,6 +144,12 @@ class Planner:
     def lag(self, start: Offset) -> int:
         """Return how many events come after `start`."""
         return sum(n.total - self._position(n, start.get(queue)) for queue, n in self.numberings().items())
+
+    def _of_offset(self, offset: Offset) -> dict[str, Offsets]:
+        """Return what the wanted queues have, and those of an offset whose event logs have ended, while that is known."""
+        numberings = self.numberings()
+        ended = self.log.numberings([queue for queue in offset if queue not in numberings], strict=False)
+        return numberings | {queue: numbering for queue, numbering in ended.items() if numbering.epochs}
 
     def _position(self, numbering: Offsets, offset: str | None) -> int:
         try:

@@ -7,9 +7,9 @@ into which some thousand events are packed.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,6 +32,9 @@ EVENTS_SCHEMA = pa.schema(
     [pa.field("date", pa.date32()) if name == "date" else arrow_schema().field(name) for name in EVENT_COLUMNS_READ]
 )
 
+#: The events of messages that may have more of them, as an aggregation keeps them: `folded` is true of them, null of new ones.
+OPEN_SCHEMA = EVENTS_SCHEMA.append(pa.field("folded", pa.bool_()))
+
 
 @dataclass(frozen=True)
 class FileShare:
@@ -52,12 +55,27 @@ def by_message(spark: SparkSession, files: Mapping[str, Sequence[Path]], paralle
 
     `unpacked` reads them. A partition has events of one day of publishing, or of several small ones.
     """
-    rows = {day: sum(parquet.read_metadata(path).num_rows for path in paths) for day, paths in files.items()}
-    file_shares, tasks = file_shares_of(files, rows, parallelism)
+    file_shares, tasks = file_shares_of(files, _rows(files), parallelism)
     readers = max(1, min(len(file_shares), max(parallelism, tasks)))
     shares = [file_shares[number::readers] for number in range(readers)]
     read = spark.range(0, readers, 1, readers).mapInArrow(partial(_pack, shares=shares), "bucket int, packed binary")
     return read.repartitionById(tasks, "bucket")
+
+
+def in_this_process(files: Mapping[str, Sequence[Path]]) -> Iterator[pa.Table]:
+    """Yield the same partitions as `by_message`, without Spark: all events are in memory then."""
+    file_shares, count = file_shares_of(files, _rows(files), 1)
+    buckets: list[list[pa.RecordBatch]] = [[] for _ in range(count)]
+    for file_share in file_shares:
+        for number, events in _divided(file_share):
+            buckets[number].append(events)
+    for place, batches in enumerate(buckets):
+        buckets[place] = []
+        yield pa.Table.from_batches(batches, schema=OPEN_SCHEMA)
+
+
+def _rows(files: Mapping[str, Sequence[Path]]) -> dict[str, int]:
+    return {day: sum(parquet.read_metadata(path).num_rows for path in paths) for day, paths in files.items()}
 
 
 def file_shares_of(files: Mapping[str, Sequence[Path]], rows: Mapping[str, int], parallelism: int) -> tuple[list[FileShare], int]:
@@ -81,19 +99,7 @@ def file_shares_of(files: Mapping[str, Sequence[Path]], rows: Mapping[str, int],
 def unpacked(batches: Iterable[pa.RecordBatch]) -> pa.Table:
     """Return the events that a partition of `by_message` holds."""
     values = [value.as_buffer() for batch in batches for value in batch.column("packed")]
-    return pa.concat_tables([EVENTS_SCHEMA.empty_table(), *(pa.ipc.open_stream(value).read_all() for value in values)])
-
-
-def days_of(files: Collection[Path]) -> list[str]:
-    """Return the UTC days on which the events of `files` happened."""
-    days: set[date] = set()
-    for path in files:
-        first, last = _first_and_last(path)
-        if first is not None and last is not None and last - first <= timedelta(days=1):
-            days |= {first, last}
-        else:
-            days |= set(_all_days(path))
-    return sorted(day.isoformat() for day in days)
+    return pa.concat_tables([OPEN_SCHEMA.empty_table(), *(pa.ipc.open_stream(value).read_all() for value in values)])
 
 
 def _pack(batches: Iterator[pa.RecordBatch], *, shares: list[list[FileShare]]) -> Iterator[pa.RecordBatch]:
@@ -101,21 +107,27 @@ def _pack(batches: Iterator[pa.RecordBatch], *, shares: list[list[FileShare]]) -
     for batch in batches:
         for number in batch.column("id").to_pylist():
             for file_share in shares[number]:
-                events = dataset.dataset(file_share.path, schema=EVENTS_SCHEMA, format="parquet")
-                for read in events.to_batches(use_threads=False, batch_readahead=1, fragment_readahead=1):
-                    yield from _cut(read, file_share)
+                for bucket, events in _divided(file_share):
+                    columns = [pa.array([bucket], pa.int32()), pa.array([_serialized(events)], pa.binary())]
+                    yield pa.record_batch(columns, names=["bucket", "packed"])
 
 
-def _cut(events: pa.RecordBatch, file_share: FileShare) -> Iterator[pa.RecordBatch]:
-    if not events.num_rows:
-        return
-    bucket = _hashes(events.column("id")) % np.uint64(file_share.buckets)
-    order = np.argsort(bucket, kind="stable")
-    ends = np.cumsum(np.bincount(bucket.astype(np.int64), minlength=file_share.buckets))
-    sorted_events = events.take(pa.array(order))
-    packed = [_serialized(sorted_events.slice(start, end - start)) for start, end in zip([0, *ends], ends, strict=False)]
-    numbers = pa.array(range(file_share.first, file_share.first + file_share.buckets), pa.int32())
-    yield pa.record_batch([numbers, pa.array(packed, pa.binary())], names=["bucket", "packed"])
+def _divided(file_share: FileShare) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Yield the events of a file by bucket."""
+    events = dataset.dataset(file_share.path, schema=OPEN_SCHEMA, format="parquet")
+    for batch in events.to_batches(use_threads=False, batch_readahead=1, fragment_readahead=1):
+        if not batch.num_rows:
+            continue
+        if file_share.buckets == 1:
+            yield file_share.first, batch
+            continue
+        bucket = _hashes(batch.column("id")) % np.uint64(file_share.buckets)
+        order = np.argsort(bucket, kind="stable")
+        ends = np.cumsum(np.bincount(bucket.astype(np.int64), minlength=file_share.buckets))
+        ordered = batch.take(pa.array(order))
+        for number, (start, end) in enumerate(zip([0, *ends], ends, strict=False)):
+            if end > start:
+                yield file_share.first + number, ordered.slice(start, end - start)
 
 
 def _serialized(events: pa.RecordBatch) -> bytes:
@@ -134,22 +146,15 @@ def _hashes(column: Any) -> Any:
     return hash_array(column.to_numpy(zero_copy_only=False), categorize=False)
 
 
-def _first_and_last(path: Path) -> tuple[date | None, date | None]:
-    """Return the first and the last day of a file's events, from its footer; None where that does not tell."""
-    metadata = parquet.read_metadata(path)
-    place = metadata.schema.to_arrow_schema().get_field_index("ts")
-    found: list[datetime] = []
-    for number in range(metadata.num_row_groups):
-        statistics = metadata.row_group(number).column(place).statistics
-        if statistics is None or not statistics.has_min_max:
-            return None, None
-        found += [statistics.min, statistics.max]
-    if not found:
-        return None, None
-    return min(found).astimezone(UTC).date(), max(found).astimezone(UTC).date()
-
-
-def _all_days(path: Path) -> list[date]:
-    times = dataset.dataset(str(path), schema=EVENTS_SCHEMA, format="parquet").to_table(columns=["ts"]).column("ts")
-    days: list[date] = times.cast(pa.date32()).unique().to_pylist()
-    return days
+def newest_of(files: Iterable[Path]) -> int:
+    """Return the time of the newest event in files, µs, from their footers; 0 where these do not tell."""
+    newest = 0
+    for path in files:
+        metadata = parquet.read_metadata(path)
+        place = metadata.schema.to_arrow_schema().get_field_index("ts")
+        for number in range(metadata.num_row_groups):
+            statistics = metadata.row_group(number).column(place).statistics
+            if statistics is not None and statistics.has_min_max:
+                # Arrow gives times in UTC, some of its versions without saying so.
+                newest = max(newest, round(statistics.max.replace(tzinfo=UTC).timestamp() * 1e6))
+    return newest

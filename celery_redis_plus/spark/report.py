@@ -51,7 +51,7 @@ body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:75rem;padding
 h1{font-size:1.6rem}h2{font-size:1.15rem;margin:2.2rem 0 .6rem;border-bottom:1px solid #d5dae2;padding-bottom:.2rem}
 table{border-collapse:collapse;font-size:13px;display:block;overflow-x:auto}
 th,td{padding:.25rem .6rem;text-align:left;border-bottom:1px solid #e6e9ee;white-space:nowrap}
-td.n{text-align:right;font-variant-numeric:tabular-nums}svg{max-width:100%;height:auto}
+a{color:inherit}td.n{text-align:right;font-variant-numeric:tabular-nums}svg{max-width:100%;height:auto}
 .none{color:#68707c}.warning{border-left:4px solid #b42318;padding-left:.8rem;font-weight:600}
 .chart{overflow-x:auto}.chart svg{min-width:44rem}
 .headline{display:flex;flex-wrap:wrap;gap:.4rem 2rem;margin:1.2rem 0}.headline dt{font-size:13px;color:#68707c}
@@ -77,7 +77,11 @@ def render(figures: Mapping[str, pd.DataFrame], *, title: str = "Celery tasks", 
         parts.append(f'<p class="warning">{html.escape(text)}</p>')
     parts.append(_headline(figures))
     parts += [f'<h2>{html.escape(name)}</h2><div class="chart">{chart}</div>' for name, chart in charts.items()]
-    parts += [f"<h2>{html.escape(heading)}</h2>{_table(figures[name])}" for name, heading in TITLES.items() if name in figures]
+    parts += [
+        f'<h2 id="{name}">{html.escape(heading)}</h2>{_table(figures[name], *_links(name, figures))}'
+        for name, heading in TITLES.items()
+        if name in figures
+    ]
     head = '<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
     head += f"<title>{html.escape(title)}</title><style>{STYLE}</style>"
     return f'<!doctype html><html lang="en"><head>{head}</head><body>{"".join(parts)}</body></html>\n'
@@ -239,12 +243,31 @@ def _busiest(figures: Mapping[str, pd.DataFrame], frame: pd.DataFrame) -> list[t
     return [(queue, frame[frame["queue"] == queue]) for queue in order]
 
 
-def _table(frame: pd.DataFrame) -> str:
+def _links(name: str, figures: Mapping[str, pd.DataFrame]) -> tuple[dict[str, str], dict[str, str]]:
+    """Return of a table's column `task` the values that are links, and those that are the aims of links."""
+    tasks = [str(task) for task in figures["failures"]["task"].dropna().unique()] if "failures" in figures else []
+    aims = {task: f"failures-{number}" for number, task in enumerate(tasks)}
+    return {"by_task": (aims, {}), "slowest": (aims, {}), "failures": ({}, aims)}.get(name, ({}, {}))
+
+
+def _table(frame: pd.DataFrame, links: Mapping[str, str], aims: Mapping[str, str]) -> str:
     if frame.empty:
         return '<p class="none">None.</p>'
     head = "".join(f"<th>{html.escape(str(name).replace('_', ' '))}</th>" for name in frame.columns)
-    body = "".join(f"<tr>{''.join(_cell(value) for value in row)}</tr>" for row in frame.itertuples(index=False))
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    rows, aimed = [], set()
+    for row in frame.to_dict("records"):
+        task, identity = row.get("task"), ""
+        if task in aims and task not in aimed:
+            identity = f' id="{aims[task]}"'
+            aimed.add(task)
+        cells = "".join(
+            f'<td><a href="#{links[task]}">{html.escape(str(task))}</a></td>'
+            if name == "task" and task in links
+            else _cell(value)
+            for name, value in row.items()
+        )
+        rows.append(f"<tr{identity}>{cells}</tr>")
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
 
 
 def _cell(value: Any) -> str:

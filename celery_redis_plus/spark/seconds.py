@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 import pyarrow as pa
+from pyspark.sql import Window
 from pyspark.sql import functions as sf
 
-from celery_redis_plus.spark.aggregation import per_minute, with_backlog
 from celery_redis_plus.spark.arrow_columns import as_table
 from celery_redis_plus.spark.message_timelines import EVENT_COLUMNS_READ, MessageTimelines
 from celery_redis_plus.spark.minute_aggregates import MINUTE_DDL, PARTIAL_MINUTE_DDL, SECOND_US, combined, partial_minutes
@@ -51,9 +51,13 @@ def by_second(
         .mapInArrow(_trace, PARTIAL_MINUTE_DDL)
     )
     seconds = traced.where(sf.col("minute") >= begin).repartition("table", "key", "minute")
-    rows = per_minute(seconds.mapInArrow(partial(combined, step_us=SECOND_US), MINUTE_DDL), "queues")
+    counted = seconds.mapInArrow(partial(combined, step_us=SECOND_US), MINUTE_DDL).where("table = 'queues'")
+    rows = counted.drop("table").withColumnRenamed("key", "queue")
     before = queues.where(sf.col("minute") < begin).groupBy("queue").agg(sf.sum("backlog_change").alias("base"))
-    return with_backlog(rows, before).where(sf.col("minute") < until)
+    running = Window.partitionBy("queue").orderBy("minute").rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    backlog = sf.sum("backlog_change").over(running) + sf.coalesce("base", sf.lit(0))
+    joined = rows.join(sf.broadcast(before), "queue", "left")
+    return joined.withColumn("backlog", backlog).drop("base").where(sf.col("minute") < until)
 
 
 def _trace(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

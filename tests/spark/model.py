@@ -23,7 +23,7 @@ class Counts:
         self.counted["published"] += kind == "published"
         self.counted["delivered"] += kind == "claimed"
         self.counted["acked"] += kind == "acked" and reason not in {"failure", "retry"}
-        self.counted["failed"] += (kind == "acked" and reason == "failure") or kind == "rejected"
+        self.counted["failed"] += (kind == "acked" and reason == "failure") or kind in {"rejected", "failed"}
         self.counted["retried"] += (kind == "acked" and reason == "retry") or kind == "retried"
         self.counted["requeued"] += kind in {"recovered", "requeued"}
         self.counted["expired"] += kind == "expired" or reason == "expired"

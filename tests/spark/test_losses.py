@@ -16,6 +16,7 @@ from celery_redis_plus.errors import TablesUnusable
 from celery_redis_plus.event_log.stream import EventLog
 from celery_redis_plus.keys import Keys
 from celery_redis_plus.spark import losses, manifest
+from celery_redis_plus.spark.fold import fold
 from celery_redis_plus.spark.loss_counter import LossCounter
 from celery_redis_plus.spark.losses import MEMORY_FULL, NO_EVENT, SAMPLED, TRIMMED, Loss
 from celery_redis_plus.spark.manifest import Manifest
@@ -160,12 +161,11 @@ def test_the_table_has_each_loss_once_and_samples_by_day(tmp_path):
     trimmed = Loss("celery", TRIMMED, START_MS, 1, 100, 100, None, NOW, NOW)
     commit(tmp_path, 0, trimmed, sampled(5))
     commit(tmp_path, 1, sampled(7, NOW + 1000))
-    first = losses.collect(tmp_path, Manifest.read(tmp_path))
-    assert losses.collect(tmp_path, first) is first, "nothing new: nothing is done"
+    fold(tmp_path)
     commit(tmp_path, 2, sampled(1, NOW + 86_400_000_000))
-    second = losses.collect(tmp_path, Manifest.read(tmp_path))
+    fold(tmp_path)
 
-    assert losses.noted(tmp_path, second) == [
+    assert losses.noted(tmp_path, Manifest.read(tmp_path)) == [
         trimmed,
         Loss("celery", SAMPLED, START_MS, None, None, 12, NOW - 10, NOW + 1000, NOW + 1000),
         sampled(1, NOW + 86_400_000_000),
@@ -178,14 +178,15 @@ def test_a_table_whose_manifest_was_not_written_counts_nothing_twice(tmp_path, m
     with monkeypatch.context() as patched:
         patched.setattr(Manifest, "write", lambda self, root: (_ for _ in ()).throw(RuntimeError("killed")))
         with pytest.raises(RuntimeError, match="killed"):
-            losses.collect(tmp_path, Manifest.read(tmp_path))
-    assert losses.noted(tmp_path, losses.collect(tmp_path, Manifest.read(tmp_path))) == [sampled(5)]
+            fold(tmp_path)
+    fold(tmp_path)
+    assert losses.noted(tmp_path, Manifest.read(tmp_path)) == [sampled(5)]
 
 
 def test_without_a_loss_there_is_no_table(tmp_path):
     commit(tmp_path, 0)
-    found = losses.collect(tmp_path, Manifest.read(tmp_path))
-    assert losses.noted(tmp_path, found) == []
+    fold(tmp_path)
+    assert losses.noted(tmp_path, Manifest.read(tmp_path)) == []
     with pytest.raises(TablesUnusable, match="nothing was lost"):
         manifest.files(tmp_path, "losses")
 

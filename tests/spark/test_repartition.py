@@ -12,7 +12,16 @@ pytest.importorskip("pyspark", reason="needs the extra `spark`")
 import pyarrow as pa
 from pyarrow import parquet
 
-from celery_redis_plus.spark.repartition import EVENTS_A_TASK, EVENTS_SCHEMA, FileShare, _pack, days_of, file_shares_of, unpacked
+from celery_redis_plus.spark import repartition
+from celery_redis_plus.spark.repartition import (
+    EVENTS_A_TASK,
+    EVENTS_SCHEMA,
+    FileShare,
+    _pack,
+    file_shares_of,
+    newest_of,
+    unpacked,
+)
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -71,12 +80,21 @@ def test_a_column_that_an_older_release_did_not_write_is_null(stored):
     assert unpacked(packed).select(["id", "task", "worker"]).to_pylist() == [{"id": "00000000.1", "task": None, "worker": None}]
 
 
-@pytest.mark.parametrize("statistics", [True, False])
-def test_days_between_the_first_and_the_last_count_only_if_they_have_events(tmp_path, statistics):
-    def file(name, *days):
+def test_the_newest_event_is_found_in_footers(tmp_path):
+    def file(name, *days, statistics=True):
         table = pa.table({"ts": pa.array([NOON + timedelta(days=day) for day in days], EVENTS_SCHEMA.field("ts").type)})
         parquet.write_table(table, tmp_path / name, write_statistics=statistics)
         return tmp_path / name
 
-    assert days_of([file("two", 0, 1)]) == ["2026-01-01", "2026-01-02"]
-    assert days_of([file("far", 0, 7), file("one", 3)]) == ["2026-01-01", "2026-01-04", "2026-01-08"]
+    assert newest_of([file("one", 0, 3), file("two", 1)]) == int((NOON + timedelta(days=3)).timestamp()) * 1_000_000
+    assert newest_of([file("bare", 5, statistics=False)]) == 0
+
+
+def test_this_process_makes_the_same_partitions(stored, monkeypatch):
+    monkeypatch.setattr(repartition, "EVENTS_A_TASK", 300)
+    file = stored([NOON] * 1000, id=[f"{number % 100:08}.1" for number in range(1000)], n=list(range(1000)))
+    partitions = list(repartition.in_this_process({"2026-01-01": [file]}))
+    ids = [set(part.column("id").to_pylist()) for part in partitions]
+    assert sum(part.num_rows for part in partitions) == 1000
+    assert len(partitions) == 4
+    assert sum(map(len, ids)) == len(set.union(*ids)) == 100

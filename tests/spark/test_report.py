@@ -131,3 +131,14 @@ def test_the_page_begins_with_figures_and_names_the_zone():
     assert page.count('<svg role="img" aria-label="Chart: ') == 4
     assert 'name="viewport"' in page
     assert "prefers-color-scheme:dark" in page
+
+
+def test_a_task_links_to_its_failures():
+    of = figures([(0, 600)])
+    rows = {"task": ["t", "<u>", "t"], "state": ["FAILED", "DEAD", "DEAD"], "reason": ["x", "y", "z"], "count": [3, 2, 1]}
+    of["failures"] = pd.DataFrame(rows)
+    of["by_task"] = pd.concat([of["by_task"], of["by_task"].assign(task="well"), of["by_task"].assign(task="<u>")])
+    page = report.render(of)
+    assert page.count('<a href="#failures-0">t</a>') == page.count('<tr id="failures-0"><td>t</td><td>FAILED</td>') == 1
+    assert page.count('<a href="#failures-1">&lt;u&gt;</a>') == page.count('<tr id="failures-1"><td>&lt;u&gt;</td>') == 1
+    assert "<td>well</td>" in page

@@ -13,6 +13,7 @@ from pyarrow import parquet
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as sf
 
+from celery_redis_plus.errors import EventsLost
 from celery_redis_plus.event_log import readers
 from celery_redis_plus.event_log.stream import EventLog
 from celery_redis_plus.spark import ingest
@@ -111,6 +112,48 @@ def test_a_micro_batch_over_many_queues_makes_one_file(spark, broker_url, redis_
     ingest.start(spark, tmp_path, {"url": broker_url}, once=True).awaitTermination()
     (file,) = files(tmp_path, "events")
     assert parquet.read_metadata(file).num_rows == total
+
+
+def end_log(client, keys, queue):
+    """End an event log as the sweep does, days after its last event."""
+    info = client.xinfo_stream(keys.queue(queue).events)
+    epoch, last = info["last-generated-id"].decode().split("-")
+    client.hset(keys.queue(queue).events_meta, mapping={"ended": f"{epoch}:{last} ", "removed": info["entries-added"]})
+    client.hdel(keys.queue(queue).events_meta, "epoch")
+    client.unlink(keys.queue(queue).events)
+    client.srem(keys.event_logs, queue)
+
+
+def test_a_queue_whose_log_has_ended_leaves_the_offset_with_its_numbers(broker_url, redis_client):
+    add_events(redis_client, "celery", LIVES[:100])
+    add_events(redis_client, "old", LIVES[:100])
+    with EventLog(broker_url) as log:
+        planner = Planner(log, SourceOptions.from_mapping({"url": broker_url}))
+        read = planner.newest()
+        end_log(redis_client, log.keys, "old")
+        assert planner.advance(read, None) == read, "its next events go on from there"
+        assert planner.partitions(read, planner.advance(read, None)) == []
+
+        redis_client.delete(log.keys.queue("old").events_meta)
+        read = planner.advance(read, None)
+        assert set(read) == {"celery"}
+        add_events(redis_client, "old", LIVES[:10], epoch=START_MS + 5000)
+        (part,) = planner.partitions(read, planner.newest())[0]
+        assert (part.queue, part.low, part.high) == ("old", 1, 10)
+
+
+def test_events_of_a_log_that_ended_unread_are_lost_with_a_word(broker_url, redis_client):
+    add_events(redis_client, "celery", LIVES[:100])
+    add_events(redis_client, "old", LIVES[:100])
+    with EventLog(broker_url) as log:
+        planner = Planner(log, SourceOptions.from_mapping({"url": broker_url}))
+        start = planner.newest() | {"old": f"{START_MS}-60"}
+        end_log(redis_client, log.keys, "old")
+        with pytest.raises(EventsLost, match=f"queue 'old': 40 events, {START_MS}-61 to {START_MS}-100, were trimmed"):
+            planner.partitions(start, planner.advance(start, None))
+        planner = Planner(log, SourceOptions.from_mapping({"url": broker_url, "failOnDataLoss": "false"}))
+        assert planner.partitions(start, planner.advance(start, None)) == []
+        assert planner.lost == {"old": 40}
 
 
 def test_a_batch_begins_at_a_time(read, stored):

@@ -110,18 +110,20 @@ def test_an_aggregation_that_died_leaves_the_tables_as_they_were(spark, root, ru
 def test_a_file_of_an_attempt_that_failed_does_not_count(spark, root, run_ingest, redis_client, monkeypatch):
     add_events(redis_client, "celery", LIVES[:500])
     run_ingest()
-    traced = tables.aggregation.traced
+    by_message = tables.by_message
 
-    def with_leftovers(events, staging, dates):
-        for day in dates:
-            (staging / f"day={day}").mkdir(parents=True)
-            (staging / f"day={day}" / "leftover.parquet").write_bytes(b"half a file")
-        return traced(events, staging, dates)
+    def with_leftovers(*arguments):
+        for table in ("messages", "partials"):
+            leftover = root / table / "v00000001" / "day=2025-11-24" / "leftover.parquet"
+            leftover.parent.mkdir(parents=True)
+            leftover.write_bytes(b"half a file")
+        return by_message(*arguments)
 
-    monkeypatch.setattr(tables.aggregation, "traced", with_leftovers)
+    monkeypatch.setattr(tables, "by_message", with_leftovers)
     tables.aggregate(spark, root)
 
     check(spark, root, {"celery": LIVES[:500]})
+    tables.aggregate(spark, root)
     assert not list(root.rglob("leftover.parquet"))
 
 
@@ -140,7 +142,8 @@ def test_a_column_that_an_older_release_did_not_write_is_null_and_survives_a_com
 
     wanted = sum(event.event == "published" for event in LIVES[1000:2000])
     assert known() == wanted
-    compact(spark, root)
+    tables.aggregate(spark, root)
+    assert compact(root) != (0, 0)
     assert known() == wanted
 
 

@@ -1,0 +1,283 @@
+"""Folds new events into the tables. Its cost follows the news: it reads the new events, and those of messages that were open.
+
+The tables are sums of what came. A message that is gone is a row that stays. A message that may have more events keeps them in
+the inner table `open`, from which it is traced again. An event changes the minute in which it happened, whose counts and
+durations are in the inner table `partials`. New files are written beside the old ones, and count when the manifest is replaced.
+
+Messages are traced by Spark's tasks or in this process (`Tracer`), by the same function; all else is done here, without Spark.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import dataset
+
+from celery_redis_plus.spark import losses
+from celery_redis_plus.spark.layers import EVENTS, LAYOUTS, Layers, new_file, read, row_count, write
+from celery_redis_plus.spark.leftovers import remove_leftovers
+from celery_redis_plus.spark.manifest import (
+    OPEN,
+    PARTIALS,
+    UNFINISHED,
+    Manifest,
+    RowBatch,
+    folder,
+    locked,
+    new_batches,
+)
+from celery_redis_plus.spark.message_timelines import MessageTimelines
+from celery_redis_plus.spark.minute_aggregates import partial_minutes
+from celery_redis_plus.spark.minute_tables import MinuteTables
+from celery_redis_plus.spark.repartition import EVENTS_SCHEMA, OPEN_SCHEMA, in_this_process, newest_of
+
+#: For so long, µs, a message that was acked before its work began is kept among the open ones: it has another event if the work
+#: fails. One that fails later is found in the tables again.
+EARLY_US = 60_000_000
+
+
+@dataclass(frozen=True)
+class Folded:
+    """Result of an aggregation.
+
+    Attributes:
+        version: of the manifest.
+        dates: days of publishing whose messages had new events.
+        days: days on which these events happened.
+        messages: messages that had new events.
+        events: how many.
+    """
+
+    version: int
+    dates: tuple[str, ...] = ()
+    days: tuple[str, ...] = ()
+    messages: int = 0
+    events: int = 0
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where traced messages are written.
+
+    Attributes:
+        root: the folder.
+        version: of the manifest that is being made.
+        early_since_us: messages acked before their work began at this time or later are kept open.
+    """
+
+    root: str
+    version: int
+    early_since_us: int
+
+
+@dataclass(frozen=True)
+class Written:
+    """A file that a tracer has written: of which table and day ('' of `PARTIALS`), and how many of its messages are news."""
+
+    table: str
+    date: str
+    file: str
+    news: int
+
+
+#: Traces the events of files (by day of publishing).
+Tracer = Callable[[Mapping[str, Sequence[Path]], Place], Iterable[Written]]
+
+
+def fold(
+    root: str | Path, tracer: Tracer | None = None, *, rebuild: bool = False, most: int | None = None
+) -> Folded:  # fmt: skip
+    """Bring `messages`, `queues`, `tasks` and `workers` up to date with `events`; return what was done.
+
+    Killed at any moment, the tables are as they were before or as they are after; run it again.
+
+    Args:
+        root: the folder of tables.
+        tracer: traces messages; by default this process does, and has all new events in memory.
+        rebuild: make all tables anew.
+        most: take about as many new events at most, and leave the rest to the next time.
+
+    Raises:
+        TablesUnusable: another aggregation or compaction runs there, or a later release has been.
+    """
+    root = folder(root)
+    with locked(root):
+        old = Manifest.read(root)
+        remove_leftovers(root, old)
+        return _Fold(root, old, tracer or trace_here, rebuild=rebuild or not old.built, most=most).run()
+
+
+def new_event_count(root: Path) -> int:
+    """Return how many events the next aggregation reads, but for those of open messages."""
+    manifest = Manifest.read(root)
+    new = sum(batch.rows for batch in new_batches(root, manifest))
+    return new if manifest.built else new + sum(row_count(root / file) for files in manifest.events.values() for file in files)
+
+
+class _Fold:
+    """One aggregation, from the manifest `old` to the next."""
+
+    def __init__(self, root: Path, old: Manifest, tracer: Tracer, *, rebuild: bool, most: int | None) -> None:
+        self.root = root
+        self.old = old
+        self.tracer = tracer
+        self.batches = _first(new_batches(root, old), most)
+        self.new = old.following()
+        self.new.folded |= {batch.run: batch.number for batch in self.batches}
+        if rebuild:
+            self.new.tables, self.new.backlogs = Manifest().tables, ""
+        self.layers = Layers(root, self.new)
+        self.fresh: dict[str, list[Path]] = {date: self.layers.paths(EVENTS, date) for date in old.events} if rebuild else {}
+        for batch in self.batches:
+            for date, files in batch.files.items():
+                self.fresh.setdefault(date, []).extend(root / file for file in files)
+
+    def run(self) -> Folded:
+        if not self.batches and not self.fresh:
+            return Folded(self.old.version)
+        newest = newest_of(path for paths in self.fresh.values() for path in paths)
+        inputs = {date: [*paths, *self.layers.paths(OPEN, date), *self._reopened(date)] for date, paths in self.fresh.items()}
+        self.new.newest_us = max(self.old.newest_us, newest)
+        place = Place(str(self.root), self.new.version, newest - EARLY_US)
+        written = list(self.tracer(inputs, place)) if inputs else []
+        for date in self.fresh:
+            for table in (OPEN, UNFINISHED):
+                self.layers.drop(table, date, self.layers.paths(table, date))
+        for file in written:
+            if file.table != PARTIALS:
+                self.layers.take(file.table, file.date, [self.root / file.file])
+        partials = [self.root / file.file for file in written if file.table == PARTIALS]
+        days = MinuteTables(self.layers).add(partials) if partials else []
+        self._take_events()
+        for date in self.fresh:
+            for table in ("messages", OPEN, UNFINISHED):
+                self.layers.tidy(table, date)
+        self.new.losses = losses.collect(self.root, self.old, self.new.version, self.batches)
+        self.new.write(self.root)
+        return Folded(
+            self.new.version,
+            tuple(sorted(self.fresh)),
+            tuple(days),
+            sum(file.news for file in written),
+            sum(row_count(path) for paths in self.fresh.values() for path in paths),
+        )
+
+    def _take_events(self) -> None:
+        """Let the events of the new batches be those of the tables."""
+        for batch in self.batches:
+            for date, files in batch.files.items():
+                self.layers.take(EVENTS, date, [self.root / file for file in files])
+        for date, paths in self.fresh.items():
+            self.layers.tidy(EVENTS, date)
+            kept = set(self.layers.paths(EVENTS, date))
+            self.new.superseded += [path.relative_to(self.root).as_posix() for path in paths if path not in kept]
+
+    # ---- messages that were gone
+
+    def _reopened(self, date: str) -> list[Path]:
+        """Take messages of a day that were gone, and have new events, out of the tables; return a file with their events.
+
+        Only tasks that fail after an early ack do that, and a server that went back to an older state.
+        """
+        finished = self.layers.paths("messages", date)
+        strangers = self._strangers(date) if finished else None
+        if strangers is None or not strangers.num_rows:
+            return []
+        ids = strangers.column("id")
+        # The bounds let Parquet's statistics skip what the list does not.
+        bounds = pc.min_max(ids).as_py()
+        near = (pc.field("id") >= bounds["min"]) & (pc.field("id") <= bounds["max"]) & pc.field("id").isin(ids.combine_chunks())
+        wanted = _keys(strangers)
+        found: list[str] = []
+        for path in finished:
+            keys = _keys(read([path], LAYOUTS["messages"].schema, near).select(["queue", "id"]))
+            hit = keys.filter(pc.is_in(keys, wanted))
+            if len(hit):
+                found += hit.to_pylist()
+                rows = read([path], LAYOUTS["messages"].schema)
+                self.layers.replace("messages", date, [path], rows.filter(pc.invert(pc.is_in(_keys(rows), hit.combine_chunks()))))
+        if not found:
+            return []
+        earlier = [path for path in self.layers.paths(EVENTS, date) if path not in set(self.fresh[date])]
+        events = read(earlier, EVENTS_SCHEMA, near)
+        events = events.filter(pc.is_in(_keys(events), pa.array(found)))
+        path = new_file(self.root, OPEN, self.new.version, date)
+        write(path, events.append_column("folded", pa.repeat(pa.scalar(True), events.num_rows)), LAYOUTS[OPEN])
+        return [path]
+
+    def _strangers(self, date: str) -> pa.Table:
+        """Return the messages with new events of which neither the first event is new nor any is open."""
+        columns = dataset.dataset([str(path) for path in self.fresh[date]], schema=EVENTS_SCHEMA, format="parquet")
+        new = columns.to_table(columns=["queue", "id", "event"])
+        published = new.filter(pc.equal(new.column("event"), "published"))
+        known = read(self.layers.paths(OPEN, date), OPEN_SCHEMA).select(["queue", "id"])
+        keys = pa.chunked_array([*_keys(published).chunks, *_keys(known).chunks], pa.string())
+        return new.filter(pc.invert(pc.is_in(_keys(new), keys.combine_chunks()))).select(["queue", "id"])
+
+
+def _first(batches: Sequence[RowBatch], most: int | None) -> list[RowBatch]:
+    """Return the first of the new batches: one at least, and about `most` events."""
+    taken: list[RowBatch] = []
+    rows = 0
+    for batch in batches:
+        if most is not None and taken and rows + batch.rows > most:
+            break
+        taken.append(batch)
+        rows += batch.rows
+    return taken
+
+
+def trace_here(files: Mapping[str, Sequence[Path]], place: Place) -> Iterator[Written]:
+    """Trace messages in this process."""
+    for events in in_this_process(files):
+        yield from trace(events, place)
+
+
+def trace(events: pa.Table, place: Place) -> Iterator[Written]:
+    """Trace messages of which `events` has all events that count, and write what they become.
+
+    A file is named at random: that of an attempt that failed is in no manifest.
+    """
+    if not events.num_rows:
+        return
+    timelines = MessageTimelines(events)
+    new = np.asarray(timelines.table.column("folded").is_null().to_numpy(zero_copy_only=False))
+    news = np.logical_or.reduceat(new, timelines.starts)
+    working = timelines.may_go_on(place.early_since_us)
+    messages = timelines.messages()
+    length = timelines.ends - timelines.starts + 1
+    for table, rows, chosen, counted in (
+        ("messages", messages, ~working, news),
+        (UNFINISHED, messages, working, news),
+        (OPEN, _folded(timelines.table), np.repeat(working, length), np.zeros(len(new), dtype=bool)),
+    ):
+        for day in rows.column("date").filter(pa.array(chosen)).unique().to_pylist():
+            of_day = chosen & np.asarray(pc.equal(rows.column("date"), pa.scalar(day, pa.date32())).to_numpy())
+            yield _written(place, table, day.isoformat(), rows.filter(pa.array(of_day)), int((of_day & counted).sum()))
+    changes = {
+        name: column[new] if isinstance(column, np.ndarray) else column.filter(pa.array(new))
+        for name, column in timelines.changes().items()
+    }
+    if new.any():
+        yield _written(place, PARTIALS, "", partial_minutes(changes), 0)
+
+
+def _written(place: Place, table: str, date: str, rows: pa.Table, news: int) -> Written:
+    path = new_file(Path(place.root), table, place.version, date or uuid.uuid4().hex)
+    write(path, rows, LAYOUTS[table])
+    return Written(table, date, path.relative_to(place.root).as_posix(), news)
+
+
+def _folded(events: pa.Table) -> pa.Table:
+    place = events.schema.get_field_index("folded")
+    return events.set_column(place, OPEN_SCHEMA.field("folded"), pa.repeat(pa.scalar(True), events.num_rows))
+
+
+def _keys(rows: pa.Table) -> pa.ChunkedArray:
+    return pc.binary_join_element_wise(rows.column("queue"), rows.column("id"), "\n")

@@ -1,0 +1,273 @@
+"""The tables equal a plain-Python model after each aggregation, however the events came; and cost follows the news. No Java."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyarrow", reason="needs the extra `spark`")
+
+from pyarrow import dataset, parquet
+
+from celery_redis_plus.events import Event
+from celery_redis_plus.spark import fold as fold_module
+from celery_redis_plus.spark import leftovers
+from celery_redis_plus.spark import manifest as manifest_module
+from celery_redis_plus.spark.compaction import compact
+from celery_redis_plus.spark.fold import fold
+from celery_redis_plus.spark.manifest import OPEN, TABLES, Manifest, files
+from tests.spark.model import aggregate_in_python
+from tests.support.event_streams import START_MS, lives
+from tests.support.stored_events import StoredEvents
+
+#: Begins ten minutes before midnight UTC, so that messages live on two days.
+LATE_MS = START_MS + (8 * 3600 - 600) * 1000
+LIVES = lives(1200, start_ms=LATE_MS, spacing_us=700_000)
+KEYS = {"messages": ("queue", "id"), "queues": ("queue", "minute"), "tasks": ("task", "minute"), "workers": ("worker", "minute")}
+DAY_US = 86_400_000_000
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "tables"
+
+
+@pytest.fixture
+def stored(root: Path) -> StoredEvents:
+    return StoredEvents(root)
+
+
+def rows_of(root: Path, table: str) -> dict[tuple[object, ...], dict[str, object]]:
+    rows = dataset.dataset(files(root, table)).to_table().to_pylist()
+    found = {tuple(row[name] for name in KEYS[table]): row for row in rows}
+    assert len(found) == len(rows), f"{table} has a row twice"
+    return found
+
+
+def check(root: Path, events_by_queue: dict[str, list[Event]]) -> None:
+    """Compare every table with the model, exactly."""
+    for table, wanted in aggregate_in_python(events_by_queue).items():
+        found = rows_of(root, table)
+        assert found.keys() == wanted.keys()
+        for key, row in wanted.items():
+            for name, value in row.items():
+                got = found[key][name]
+                assert got == (pytest.approx(value, abs=1e-9) if isinstance(value, float) else value), (table, key, name)
+
+
+def one(event: str, ts: int, tag: str, **values: object) -> Event:
+    return Event(event=event, ts=ts, id=tag, **values)  # type: ignore[arg-type]
+
+
+def tag_of(start_us: int, number: int) -> str:
+    return f"{start_us // 1000:011x}{number:08x}.1"
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_tables_equal_the_model_after_each_portion(stored, root, seed):
+    """Queues are read at their own pace: the second one lags, so that it changes minutes that are long over."""
+    source = random.Random(seed)
+    mail = LIVES[: len(LIVES) // 2]
+    done = {"celery": 0, "mail": 0}
+    while done["celery"] < len(LIVES) or done["mail"] < len(mail):
+        for _ in range(source.randrange(1, 4)):
+            step = {"celery": source.randrange(1, 900), "mail": source.randrange(0, 300)}
+            rows = {
+                queue: all_of[done[queue] : done[queue] + step[queue]] for queue, all_of in (("celery", LIVES), ("mail", mail))
+            }
+            if any(rows.values()):
+                stored.add(rows)
+            done = {queue: done[queue] + len(rows[queue]) for queue in rows}
+        fold(root)
+        check(root, {queue: all_of[: done[queue]] for queue, all_of in (("celery", LIVES), ("mail", mail)) if done[queue]})
+        if source.random() < 0.3:
+            compact(root)
+            check(root, {queue: all_of[: done[queue]] for queue, all_of in (("celery", LIVES), ("mail", mail)) if done[queue]})
+    version = Manifest.read(root).version
+    assert fold(root).version == version, "nothing new: nothing is done"
+
+    fold(root, rebuild=True)
+    check(root, {"celery": LIVES, "mail": mail})
+
+
+def test_messages_that_were_gone_and_have_new_events_are_traced_as_one(stored, root):
+    """A task that fails long after an early ack, and a server that went back to an older state."""
+    tags = [tag_of(START_MS * 1000 + number * 1000, number) for number in range(300)]
+    events = []
+    for number, tag in enumerate(tags):
+        ts = START_MS * 1000 + number * 1000
+        events += [one("published", ts, tag, task="x"), one("claimed", ts + 10, tag, worker="w")]
+        events.append(one("acked", ts + 20, tag, reason="early" if number % 2 else None))
+    stored.add({"celery": events})
+    fold(root)
+    later = [one("published", START_MS * 1000 + 600_000_000, tag_of(START_MS * 1000 + 600_000_000, 999), task="y")]
+    stored.add({"celery": later})
+    fold(root)
+    assert Manifest.read(root).tables[OPEN], "the last message is open"
+
+    again = [one("failed", START_MS * 1000 + 700_000_000, tags[7], reason="failure", error="ValueError: x")]
+    again += [
+        one("claimed", START_MS * 1000 + 700_000_001, tags[8], worker="w"),
+        one("acked", START_MS * 1000 + 700_000_002, tags[8]),
+    ]
+    stored.add({"celery": again})
+    done = fold(root)
+
+    check(root, {"celery": events + later + again})
+    assert rows_of(root, "messages")["celery", tags[7]]["state"] == "FAILED"
+    assert (done.messages, done.events) == (2, 3)
+
+
+def test_a_fold_reads_the_news_and_the_open_messages_of_their_days_only(stored, root, monkeypatch):
+    """Nine new events read 1.8 million: whole days, and those of all messages with long etas."""
+    number = 0
+
+    def message(start_us: int, eta_us: int | None = None) -> list[Event]:
+        nonlocal number
+        number += 1
+        tag = tag_of(start_us, number)
+        claimed = eta_us or start_us + 1000
+        return [
+            one("published", start_us, tag, task="x"),
+            one("claimed", claimed, tag, worker="w"),
+            one("acked", claimed + 5000, tag),
+        ]
+
+    start = START_MS * 1000 // DAY_US * DAY_US
+    for day in range(6):
+        first = start + day * DAY_US
+        rows = [event for place in range(2000) for event in message(first + place * 40_000_000)]
+        rows += [event for days in range(1, 6 - day) for event in message(first + days, first + days * DAY_US)]
+        stored.add({"celery": rows})
+    fold(root)
+    before = {table: set(files(root, table)) for table in TABLES}
+
+    read = []
+    tracer = fold_module.trace_here
+
+    def counted(inputs, place):
+        read.append(sum(parquet.read_metadata(path).num_rows for paths in inputs.values() for path in paths))
+        return tracer(inputs, place)
+
+    stored.add({"celery": [event for place in range(3) for event in message(start + 6 * DAY_US - 30_000_000 + place)]})
+    done = fold(root, counted)
+
+    assert (read, done.messages, done.events) == ([9], 3, 9)
+    for table in TABLES:
+        added = set(files(root, table)) - before[table]
+        assert len(added) == 1, table
+        rows = parquet.read_metadata(added.pop()).num_rows
+        assert rows <= (3 if table == "messages" else 1700), (table, rows)
+
+
+def test_a_fold_takes_as_many_events_as_it_may_in_their_order(stored, root):
+    for place in range(5):
+        stored.add({"celery": LIVES[place * 100 : place * 100 + 100]})
+    assert [fold(root, most=250).events for _ in range(4)] == [200, 200, 100, 0]
+    check(root, {"celery": LIVES[:500]})
+
+
+def test_open_messages_are_read_again_and_no_others(stored, root):
+    waiting = [one("published", START_MS * 1000 + n, tag_of(START_MS * 1000, n), task="x") for n in range(5)]
+    stored.add({"celery": waiting})
+    fold(root)
+    assert {row["state"] for row in rows_of(root, "messages").values()} == {"PENDING"}
+    claims = [one("claimed", START_MS * 1000 + 70_000_000 + n, waiting[n].id, worker="w") for n in range(2)]
+    stored.add({"celery": claims})
+    assert fold(root).messages == 2
+    check(root, {"celery": waiting + claims})
+
+
+def test_files_and_manifest_do_not_grow_with_the_number_of_folds(stored, root, monkeypatch):
+    monkeypatch.setattr(leftovers, "KEPT_S", 0.0)
+    size = 0
+    for place in range(30):
+        stored.add({"celery": LIVES[place * 40 : place * 40 + 40]})
+        fold(root)
+        if place == 12:
+            size = (root / "manifest.json").stat().st_size
+    check(root, {"celery": LIVES[:1200]})
+    manifest = Manifest.read(root)
+    for table, dates in {**manifest.tables, "events": manifest.events}.items():
+        for date, names in dates.items():
+            assert len(names) <= 9, (table, date)
+    assert (root / "manifest.json").stat().st_size < 2 * size
+    fold(root)
+    assert len(list(root.rglob("*.parquet"))) < 60
+    assert len(list((root / "incoming").rglob("_committed.json"))) <= 1
+    compact(root)
+    manifest = Manifest.read(root)
+    assert {len(names) for dates in (*manifest.tables.values(), manifest.events) for names in dates.values()} == {1}
+    check(root, {"celery": LIVES[:1200]})
+
+
+def test_files_stay_for_those_who_read_them(stored, root, monkeypatch):
+    stored.add({"celery": LIVES[:500]})
+    incoming = files(root, "events")
+    fold(root)
+    listed = {table: files(root, table) for table in (*TABLES, "events")}
+    for place in range(30):
+        stored.add({"celery": LIVES[500 + place * 30 : 530 + place * 30]})
+        fold(root)
+    compact(root)
+    assert all(Path(file).exists() for names in (*listed.values(), incoming) for file in names)
+
+    monkeypatch.setattr(leftovers, "KEPT_S", -1.0)
+    stored.add({"celery": LIVES[:1]})
+    fold(root)
+    fold(root)
+    assert not any(Path(file).exists() for file in incoming)
+
+
+@pytest.mark.parametrize("point", ["write", "collect"])
+def test_a_fold_that_died_leaves_the_tables_as_they_were(stored, root, monkeypatch, point):
+    stored.add({"celery": LIVES[:1000]})
+    fold(root)
+    stored.add({"celery": LIVES[1000:]})
+
+    def killed(*_arguments):
+        raise RuntimeError("killed")
+
+    monkeypatch.setattr(*((Manifest, "write") if point == "write" else (fold_module.losses, "collect")), killed)
+    with pytest.raises(RuntimeError, match="killed"):
+        fold(root)
+    monkeypatch.undo()
+    check(root, {"celery": LIVES[:1000]})
+    fold(root)
+    check(root, {"celery": LIVES})
+
+
+def test_tables_of_an_older_release_are_made_anew_with_all_of_their_events(stored, root):
+    stored.add({"celery": LIVES[:1000]})
+    fold(root)
+    stored.add({"celery": LIVES[1000:]})
+    manifest = Manifest.read(root)
+    (date, names), *_ = manifest.events.items()
+    folder_of = root / "events" / "v00000001" / f"day={date}"
+    folder_of.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        (root / name).rename(folder_of / Path(name).name)
+    others = {other: f for other, f in manifest.events.items() if other != date}
+    for other, f in others.items():
+        target = root / "events" / "v00000001" / f"day={other}"
+        target.mkdir(parents=True, exist_ok=True)
+        for name in f:
+            (root / name).rename(target / Path(name).name)
+    old = {
+        "tables_version": 2,
+        "version": 7,
+        "events": {d: f"events/v00000001/day={d}" for d in manifest.events},
+        "absorbed": ["run/00000000"],
+        "aggregated": {},
+        "days": {},
+        "tables": {},
+        "losses": "",
+        "counted": [],
+    }
+    manifest_module.write_json(root / "manifest.json", old)
+
+    fold(root)
+
+    check(root, {"celery": LIVES})
