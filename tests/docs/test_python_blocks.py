@@ -1,6 +1,6 @@
 """Every Python block of the pages is a complete program; each one runs in a process of its own.
 
-Those that import Celery are forked from a process that has imported it already; with `--weekly` each is executed as a user does it.
+Those that import Celery are forked from a process that has imported it; with `--weekly` each is executed as a user does it.
 """
 
 import os
