@@ -126,6 +126,24 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path not in long)
 
 
+# ---- the weekly form
+
+
+@pytest.fixture
+def weekly(request: pytest.FixtureRequest) -> bool:
+    """Tell whether a test that has many cases of one kind runs them all, and not a part of them."""
+    return bool(request.config.getoption("--weekly"))
+
+
+class LeavesOutWeeklyTests:
+    """A pytest plugin that leaves out what is marked `weekly`."""
+
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        left_out = [item for item in items if item.get_closest_marker("weekly")]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if not item.get_closest_marker("weekly")]
+
+
 # ---- other topologies
 
 
@@ -149,6 +167,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "all: those behind the first",
     )
     parser.addoption(
+        "--weekly",
+        action="store_true",
+        help="run each combination of cases, not a part of them (`tox -e weekly`)",
+    )
+    parser.addoption(
         "--min-server-tests",
         type=int,
         default=0,
@@ -163,3 +186,5 @@ def pytest_report_header() -> str:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(ServerTestGuard(config.getoption("--min-server-tests")), "server-test-guard")
+    if not config.getoption("--weekly"):
+        config.pluginmanager.register(LeavesOutWeeklyTests(), "leaves-out-weekly-tests")

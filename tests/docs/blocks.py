@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from markdown_it import MarkdownIt
@@ -39,16 +40,18 @@ def blocks(*languages: str) -> list[Block]:
 def all_blocks(*languages: str) -> list[Block]:
     """Return the blocks in one of the languages, with those marked as not run."""
     pages = [page for page in PAGES if page.exists()]
-    return [block for page in pages for block in of_page(page, all_of_them=True) if block.language in languages]
+    return [block for page in pages for block in of_page(page) if block.language in languages]
 
 
-def of_page(page: Path, *, all_of_them: bool = False) -> list[Block]:
-    """Return the blocks of a page, except those marked as not run."""
+@cache
+def of_page(page: Path) -> tuple[Block, ...]:
+    """Return the blocks of a page, with those marked as not run."""
     found = []
-    tokens = MarkdownIt().parse(page.read_text(encoding="utf-8"))
+    # Every process of the tests reads all pages before its first test: words inside of paragraphs are not looked at.
+    tokens = MarkdownIt().disable("inline").parse(page.read_text(encoding="utf-8"))
     for before, token in zip([None, *tokens], tokens, strict=False):
         marked = NOT_RUN.match(before.content) if before is not None and before.type == "html_block" else None
-        if token.type == "fence" and token.info and token.map and (all_of_them or not marked):
+        if token.type == "fence" and token.info and token.map:
             reason = marked[1] if marked else ""
             found.append(Block(page, token.info.split()[0], token.map[0] + 2, token.content, reason))
-    return found
+    return tuple(found)

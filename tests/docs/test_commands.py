@@ -93,7 +93,7 @@ def sub_command_of(arguments):
 
 @cache
 def blocks_of_pages():
-    return [block for page in PAGES for block in of_page(page, all_of_them=True)]
+    return [block for page in PAGES for block in of_page(page)]
 
 
 @cache

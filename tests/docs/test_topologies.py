@@ -13,7 +13,7 @@ from tests.support.servers import new_server
 from tests.support.tls import make_certificates, tls_in_front_of
 
 PAGE = ROOT / "docs" / "topologies.md"
-BLOCKS = [block for block in of_page(PAGE, all_of_them=True) if block.language == "python"]
+BLOCKS = [block for block in of_page(PAGE) if block.language == "python"]
 
 
 @pytest.fixture(scope="module")

@@ -220,7 +220,7 @@ class PageReader:
 
 def followed(page: Path) -> list[Block]:
     """Return the blocks of a page that a reader takes: all but those that are marked as run elsewhere, or nowhere."""
-    return [block for block in of_page(page, all_of_them=True) if not block.reason or FOLLOWER in block.reason]
+    return [block for block in of_page(page) if not block.reason or FOLLOWER in block.reason]
 
 
 def commands(block: Block) -> Iterator[str]:

@@ -371,7 +371,7 @@ def test_a_reader_does_what_the_page_says(reader: PageReader, page: str) -> None
 def test_what_is_not_followed_has_a_reason() -> None:
     """Each block is followed here, or is marked with the test that runs it, or with what this machine lacks."""
     for page in pages():
-        for block in of_page(ROOT / "docs" / page, all_of_them=True):
+        for block in of_page(ROOT / "docs" / page):
             assert block.reason or block.language in {"python", "ini", "bash", "console", "text", "yaml"}, block
             if FOLLOWER not in block.reason:
                 assert all((ROOT / named).exists() for named in re.findall(r"tests/[\w/]+(?:\.py)?", block.reason)), block

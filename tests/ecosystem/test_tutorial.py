@@ -90,7 +90,7 @@ class Reader:
 def test_the_tutorial_kills_a_worker_and_loses_nothing(tmp_path):
     with ExitStack() as stack:
         reader = Reader(tmp_path, stack)
-        for block in of_page(PAGE, all_of_them=True):
+        for block in of_page(PAGE):
             if block.language == "python":
                 reader.save(block.code)
             elif block.language == "bash":

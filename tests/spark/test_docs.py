@@ -16,7 +16,7 @@ ADDRESS = "localhost:6379/0"
 
 def test_the_blocks_run_and_the_columns_are_named(spark, broker_url, tmp_path, monkeypatch, redis_client):
     monkeypatch.chdir(tmp_path)
-    blocks = [block for block in of_page(PAGE, all_of_them=True) if block.language == "python"]
+    blocks = [block for block in of_page(PAGE) if block.language == "python"]
     assert len(blocks) >= 5
     for number, block in enumerate(blocks):
         # Java does not follow `chdir`.

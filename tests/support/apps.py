@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import time
 from functools import cache
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -70,6 +71,17 @@ def note(name: str, entry: str, sleep_s: float = 0.0) -> str:
         time.sleep(sleep_s)
     journal.note(name, entry)
     return entry
+
+
+@shared_task(name="tests.note_when")
+def note_when(name: str, entry: str, path: str, limit_s: float = 60.0) -> None:
+    """Note `started:NAME`, and the entry when there is such a file: no fault of the server keeps anybody from making it."""
+    journal = _journal_of(os.getpid())
+    journal.note(f"started:{name}", entry)
+    deadline = time.monotonic() + limit_s
+    while not Path(path).exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    journal.note(name, entry)
 
 
 @shared_task(name="tests.note_time")

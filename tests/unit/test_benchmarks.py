@@ -107,11 +107,9 @@ def test_every_figure_is_listed_once():
     assert len(keys) == len(set(keys))
 
 
-@pytest.mark.parametrize("measurement", MEASUREMENTS.values(), ids=lambda measurement: measurement.name)
-def test_every_measurement_can_be_loaded_and_includes_ours(measurement):
-    assert callable(measurement.load())
-    assert OURS in measurement.contenders
-    assert measurement.contenders <= set(ORDER)
+def test_every_measurement_can_be_loaded_and_includes_ours():
+    assert [one.name for one in MEASUREMENTS.values() if not callable(one.load())] == []
+    assert [one.name for one in MEASUREMENTS.values() if not {OURS} <= one.contenders <= set(ORDER)] == []
 
 
 def test_only_takes_names_and_wildcards_in_the_tables_order():

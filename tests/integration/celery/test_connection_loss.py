@@ -90,7 +90,7 @@ def test_a_task_in_the_workers_own_timer_goes_back_though_garbage_keeps_its_requ
         wait_until(lambda: not redis_client.keys(b"message:{%s}:*" % QUEUE), 5, lambda: left(redis_client))
 
 
-@pytest.mark.parametrize("pool", ["gevent", "eventlet"])
+@pytest.mark.parametrize("pool", ["gevent", pytest.param("eventlet", marks=pytest.mark.weekly)])
 @pytest.mark.parametrize("end", ["connection", "cold shutdown"])
 def test_a_late_acked_task_whose_greenlet_is_killed_runs_again(end, pool, celery_app, celery_worker, notes, redis_client):
     """Celery's default from 6.0 on (`worker_cancel_long_running_tasks_on_connection_loss`)."""

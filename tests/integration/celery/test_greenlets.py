@@ -7,7 +7,7 @@ from kombu import Connection, Consumer, Queue
 
 from tests.support.waiting import wait_until
 
-POOLS = ["gevent", "eventlet"]
+POOLS = ["gevent", pytest.param("eventlet", marks=pytest.mark.weekly)]
 
 
 @pytest.mark.slow

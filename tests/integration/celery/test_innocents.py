@@ -19,7 +19,7 @@ CONFIG = {
 
 @pytest.mark.slow
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("pool", ["solo", "threads", "gevent", "prefork"])
+@pytest.mark.parametrize("pool", ["solo", pytest.param("threads", marks=pytest.mark.weekly), "gevent", "prefork"])
 def test_a_task_that_kills_its_worker_dies_alone(pool, celery_app, celery_worker, notes, redis_client):
     app = celery_app(**CONFIG)
     app.send_task("c.die_with_all", ["poison", "task"])

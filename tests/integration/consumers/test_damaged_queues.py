@@ -2,6 +2,7 @@
 
 Each kind of key that a queue has (`key_descriptions.py`) is replaced by one of another type, and each field of its record
 (`record_fields.py`) by a text that is neither number nor name. So a new key, or a new field, has its test.
+Several damaged queues stand beside the good one; with `--weekly` each of them alone as well: no damage hides another one then.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from celery_redis_plus.record_fields import QUEUE_FIELDS
 from tests.support.inbox import Inbox, publish
 from tests.support.waiting import wait_until
 
-BAD, GOOD = (Keys().queue(name) for name in ("bad", "good"))
+GOOD = Keys().queue("good")
 #: Rules for consumers, for whose sake `claim_restricted` takes from the queue, and for publishers.
 RULES = {"x-single-active-consumer": True, "x-max-unacked": 50, "x-rate-limit": 1000, "x-max-length": 1000}
 #: Heartbeats and sweeps every half second, those of consumers every second.
@@ -34,13 +35,25 @@ KINDS = [
 ]
 
 
-class Scene:
-    """Two connections, each of which consumes both queues, and a consumer that has hung with a message of the good one."""
+#: Damaged queues in one scene.
+TOGETHER = 8
 
-    def __init__(self, connect, client, arguments):
+
+def together(cases):
+    """Return the cases in groups, and each of them by itself for the weekly form."""
+    groups = [pytest.param(cases[at : at + TOGETHER], id=f"{at}-") for at in range(0, len(cases), TOGETHER)]
+    return [*groups, *(pytest.param([case], id=case, marks=pytest.mark.weekly) for case in cases)]
+
+
+class Scene:
+    """Two connections, each of which consumes all queues, and a consumer that has hung with a message of the good one."""
+
+    def __init__(self, connect, client, arguments, bad):
         self.client = client
         self.publisher = connect().channel()
-        queues = [kombu.Queue("bad", durable=True, queue_arguments=arguments), kombu.Queue("good", durable=True)]
+        self.bad = [f"bad{number}" for number in range(bad)]
+        queues = [kombu.Queue(name, durable=True, queue_arguments=arguments) for name in self.bad]
+        queues.append(kombu.Queue("good", durable=True))
         for queue in queues:
             queue(self.publisher).declare()
         publish(self.publisher, "good", "lost")
@@ -48,7 +61,8 @@ class Scene:
         hung = ClaimCommands(session.commands, session.keys, holder="hung", visibility_timeout_s=3600)
         (self.lost,) = hung.claim(["good"], 1, share=False).messages
         self.inboxes = [Inbox(connect(**OPTIONS).channel(), *queues, prefetch=10, ack=False) for _ in range(2)]
-        publish(self.publisher, "bad", "1", "2", "3")
+        for name in self.bad:
+            publish(self.publisher, name, "1", "2", "3")
         publish(self.publisher, "good", "held")
         self.take(HELD)
 
@@ -58,7 +72,7 @@ class Scene:
 
     def pump(self):
         for inbox in self.inboxes:
-            # What a field says may be that the bad queue belongs to somebody else.
+            # What a field says may be that a bad queue belongs to somebody else.
             with suppress(ConsumerCancelled):
                 inbox.pump(0.02)
 
@@ -84,10 +98,10 @@ class Scene:
     def ends_of(self, key):
         return [end for _, end in self.client.zrange(key, 0, -1, withscores=True)]
 
-    def damage(self, pattern):
-        """Replace the keys of the bad queue that are spelled so by texts."""
-        for consumer in self.client.zrange(BAD.consumers, 0, -1):
-            key = pattern.encode().replace(b"{Q}", b"{bad}").replace(b"CONSUMER", consumer)
+    def damage(self, name, pattern):
+        """Replace the keys of a bad queue that are spelled so by texts."""
+        for consumer in self.client.zrange(Keys().queue(name).consumers, 0, -1):
+            key = pattern.replace("{Q}", f"{{{name}}}").encode().replace(b"CONSUMER", consumer)
             self.client.delete(key)
             self.client.set(key, "foreign")
 
@@ -117,15 +131,17 @@ class Scene:
 
 
 @pytest.mark.parametrize("arguments", [{}, RULES], ids=["plain", "ruled"])
-@pytest.mark.parametrize("pattern", KINDS)
-def test_a_key_of_another_type_harms_no_other_queue(connect, redis_client, pattern, arguments):
-    scene = Scene(connect, redis_client, arguments)
-    scene.damage(pattern)
+@pytest.mark.parametrize("patterns", together(KINDS))
+def test_a_key_of_another_type_harms_no_other_queue(connect, redis_client, patterns, arguments):
+    scene = Scene(connect, redis_client, arguments, bad=len(patterns))
+    for name, pattern in zip(scene.bad, patterns, strict=True):
+        scene.damage(name, pattern)
     scene.check()
 
 
-@pytest.mark.parametrize("field", QUEUE_FIELDS)
-def test_a_damaged_field_of_its_record_harms_no_other_queue(connect, redis_client, field):
-    scene = Scene(connect, redis_client, RULES)
-    redis_client.hset(BAD.meta, field, "x")
+@pytest.mark.parametrize("fields", together([*QUEUE_FIELDS]))
+def test_a_damaged_field_of_its_record_harms_no_other_queue(connect, redis_client, fields):
+    scene = Scene(connect, redis_client, RULES, bad=len(fields))
+    for name, field in zip(scene.bad, fields, strict=True):
+        redis_client.hset(Keys().queue(name).meta, field, "x")
     scene.check()

@@ -127,7 +127,9 @@ def test_demo_finds_all_its_claims_true_within_a_minute_and_leaves_nothing_behin
     wait_until_nothing_is_left(folder)
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.weekly)]
+)
 def test_interrupted_demo_on_a_given_server_leaves_neither_processes_nor_keys(folder, broker_url, redis_client, number, status):
     redis_client.set("of somebody else", "1")
     with demo(folder, "--url", broker_url, "--verbose") as process:

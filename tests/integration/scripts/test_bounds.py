@@ -1,7 +1,8 @@
 """What one script call looks at is bounded, on a broker with 200,000 messages, 10,000 queues, 2,000 consumers, 5,000 bindings.
 
-Each call is made by a script that counts what it looks at and fails beyond the bound (`tests/support/bounding.py`). The server's
-own time of the longest call of each script is printed, never asserted: `pytest -s`.
+Queues with arguments have 30,000 messages, but with `--weekly`. Each call is made by a script that counts what it looks at and
+fails beyond the bound (`tests/support/bounding.py`). The server's own time of the longest call of each script is printed, never
+asserted: `pytest -s`.
 """
 
 from __future__ import annotations
@@ -228,7 +229,7 @@ def test_every_script_is_called_on_a_large_broker_or_runs_a_fixed_number_of_comm
 
 
 @pytest.fixture
-def make(redis_client, monkeypatch):
+def make(redis_client, monkeypatch, weekly):
     monkeypatch.setattr(workshop, "FailingConnection", BoundedConnection)
     for module in (sys.modules["celery_redis_plus.stored_message"], workshop):
         monkeypatch.setattr(module, "LARGE_BODY", workshop.LARGE, raising=False)
@@ -241,7 +242,7 @@ def make(redis_client, monkeypatch):
         for place, count in ((one.q.delayed, IN_OTHER_PLACES), (one.q.index, IN_OTHER_PLACES), (one.q.dead, IN_OTHER_PLACES)):
             if redis_client.exists(place):
                 fill(redis_client, one.q, place, count)
-        fill(redis_client, one.q, one.q.ready, MESSAGES)
+        fill(redis_client, one.q, one.q.ready, MESSAGES if weekly or not arguments else 3 * MOST)
         return one
 
     with scripts_read_a_key():

@@ -40,7 +40,10 @@ def fill(channel, redis_client):
 
     def put(queue, *, delayed=False, **arguments):
         declare(channel, queue, arguments=arguments)
-        publish(channel, queue, FIRST, *map(str, range(len(ODD))), LAST, **(LATER if delayed else {}))
+        if delayed:
+            publish(channel, queue, FIRST, *map(str, range(len(ODD))), LAST, **LATER)
+        else:
+            publish_as_one(channel, queue, FIRST, *map(str, range(len(ODD))), LAST)
         of = channel.session.keys.queue(queue)
         tags = redis_client.zrange(of.delayed if delayed else of.ready, 0, -1)
         with redis_client.pipeline() as pipeline:
@@ -50,6 +53,16 @@ def fill(channel, redis_client):
         return of
 
     return put
+
+
+def publish_as_one(channel, queue, *bodies):
+    """Publish texts to a queue, a hundred with each call of the server."""
+    batch = channel.create_publish_batch(100)
+    for number, body in enumerate(bodies):
+        properties = {"delivery_tag": str(number)}
+        message = channel.prepare_message(body, content_type="text/plain", content_encoding="utf-8", properties=properties)
+        batch.publish(message, routing_key=queue)
+    batch.flush()
 
 
 @pytest.fixture

@@ -1,4 +1,7 @@
-"""No request of the web page, and no action on many messages, keeps the server busy for long: on a queue of 100,000 messages."""
+"""No request of the web page, and no action on many messages, keeps the server busy for long: on a queue of 100,000 messages.
+
+By the clock. `tests/integration/scripts/test_bounds.py` counts what calls look at, `test_bulk_actions.py` shows what actions do.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +71,7 @@ def use(page):
     act(page, "/dead-letters/replay-many", {"task": "shop.*"}, by_queue, "2 are back to work", "The last replay is over")
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 @pytest.mark.timeout(600)
 def test_no_request_keeps_the_server_busy_for_5_ms(page, broker_url, redis_client):
     always_slow = None
