@@ -13,8 +13,10 @@ from celery_redis_plus.errors import (
     ClusterRedirected,
     CommandUnavailable,
     InvalidAddress,
+    InvalidArgument,
     NoPermission,
     NotRedis,
+    OptionError,
     ReadOnlyReplica,
     ServerLoading,
     ServerOutOfMemory,
@@ -123,7 +125,12 @@ def translate(exc: Exception, address: Place, about: str = "") -> Exception:
 
 
 def concerns_keys(error: Exception) -> bool:
-    """Return whether a translated error reply is about what the keys of its call hold, and not about the server or the user."""
+    """Return whether an error is about what is stored (a key of another type, a record that cannot be read).
+
+    Others are about the server, the user, or an option. An error reply has to be translated before.
+    """
+    if isinstance(error, InvalidArgument):
+        return not isinstance(error, (InvalidAddress, OptionError))
     return type(error) is redis_errors.ResponseError or isinstance(error, WrongKeyType)
 
 

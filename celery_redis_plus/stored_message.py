@@ -137,7 +137,7 @@ def shown_envelope(line: bytes) -> dict[str, Any]:
 
 
 def stored_number(value: bytes | str | None) -> int:
-    """Return a number that a message's hash holds; 0 where there is none, or somebody else has written no number."""
+    """Return a number that a message's hash, or another record, holds; 0 where somebody else has written none."""
     try:
         return int(float(value or 0))
     except (ValueError, OverflowError):

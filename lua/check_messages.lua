@@ -228,5 +228,19 @@ local function check(tag)
   check_expiry(tag, place, fields[6])
 end
 
-for i = 4, #ARGV do check(ARGV[i]) end
+-- One that cannot be looked at, since somebody else has written there, keeps no other from it.
+local function check_alone(tag)
+  local fine, raised = pcall(check, tag)
+  if fine then return end
+  local text = type(raised) == 'table' and raised.err or tostring(raised)
+  if string.find(text, 'WRONGTYPE', 1, true) then
+    report(tag, 'wrong-type', 'its key, or one of its queue, is of another type')
+  elseif type(raised) == 'table' then
+    error(raised)
+  else
+    report(tag, 'wrong-type', 'a field that should be a number is none')
+  end
+end
+
+for i = 4, #ARGV do check_alone(ARGV[i]) end
 return found

@@ -13,10 +13,10 @@ for i = 1, #ARGV, 2 do
     if transient then
       redis.call('UNLINK', KEYS[3] .. tag)
       discarded = discarded + 1
-    else
-      if failure ~= '' and redis.call('EXISTS', KEYS[3] .. tag) == 1 then
-        redis.call('HSET', KEYS[3] .. tag, 'error', failure)
-      end
+    elseif redis.call('EXISTS', KEYS[3] .. tag) == 1 then
+      -- A move that was refused may have taken this away; one that was refused at its end has taken the whole message.
+      redis.call('HSETNX', KEYS[3] .. tag, 'died', died)
+      if failure ~= '' then redis.call('HSET', KEYS[3] .. tag, 'error', failure) end
       redis.call('ZADD', KEYS[2], died, tag)
       kept = kept + 1
     end

@@ -11,6 +11,7 @@ from redis.exceptions import ResponseError
 
 from celery_redis_plus.broker.line_interval import LineInterval
 from celery_redis_plus.error_translation import concerns_keys, translate
+from celery_redis_plus.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,10 +38,10 @@ class KeyFailures:
         """Do something with one queue or exchange; `contain` what it raises."""
         try:
             yield
-        except ResponseError as error:
+        except (ResponseError, InvalidArgument) as error:
             self.contain(error, name)
 
-    def contain(self, error: ResponseError, name: str) -> None:
+    def contain(self, error: Exception, name: str) -> None:
         """Log an error, in the first case and once a minute; raise it where it is not about what the keys hold."""
         if not concerns_keys(error):
             raise error

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import heapq
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, nullcontext, suppress
 from fnmatch import fnmatchcase
 from itertools import chain
 from operator import attrgetter
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from redis.exceptions import NoPermissionError
 
@@ -24,6 +24,7 @@ from celery_redis_plus.broker.exchanges.declared_topology import DeclaredTopolog
 from celery_redis_plus.broker.fanout.subscriber_registry import Subscriber, SubscriberRegistry
 from celery_redis_plus.broker.integrity import CHECKED_A_CALL, Checker
 from celery_redis_plus.broker.lanes.lanes import Lane
+from celery_redis_plus.broker.queue_failures import KeyFailures
 from celery_redis_plus.broker.queues.counters import Counters, read_counters
 from celery_redis_plus.broker.queues.listing import ListedMessage, State, list_messages, read_small, read_stored, waiting_tags
 from celery_redis_plus.broker.queues.message_search import MessageSearch
@@ -50,6 +51,9 @@ if TYPE_CHECKING:
     from celery_redis_plus.transport.amqp_source import AmqpSource
 
 logger = logging.getLogger(__name__)
+
+#: What is logged of a queue, or an exchange, among others.
+UNREADABLE: Final = "cannot be read"
 
 #: Why one dead letter of many stays where it is.
 BrokerRefusal = InvalidArgument | QueueNotFound
@@ -135,6 +139,8 @@ class BrokerAdmin:
         self.lane = Lane(commands, self._keys, self._queues, self._bindings)
         self._pausing = Pausing(commands, self._keys)
         self._consumers = Consumers(commands, self._keys, timeout_s=options.consumer_heartbeat_timeout)
+        self._failures = KeyFailures(logger, UNREADABLE)
+        self._exchange_failures = KeyFailures(logger, UNREADABLE, kind="exchange")
 
     def __enter__(self) -> Self:
         return self
@@ -162,16 +168,23 @@ class BrokerAdmin:
         return list_queues(self._commands, self._keys)
 
     def overview(self, *patterns: str) -> list[QueueOverview]:
-        """Return how the queues stand that `patterns` name. Raises as `queues` does."""
-        return list(self.overviews_of(self.queues(*patterns)))
+        """Return how the queues stand that `patterns` name. Raises as `queues` does.
+
+        A queue whose keys cannot be read is left out, and logged; where it is named itself, what it raises goes up.
+        """
+        names = self.queues(*patterns)
+        found = {one.queue: one for one in self.overviews_of(names)}
+        for name in set(names).intersection(patterns).difference(found):
+            found[name] = self.overview_of(name)
+        return [found[name] for name in names if name in found]
 
     def overview_of(self, queue: str) -> QueueOverview:
         """Return how one queue stands."""
         return read_overview(self._commands, self._keys, queue)
 
     def overviews_of(self, queues: Sequence[str]) -> Iterator[QueueOverview]:
-        """Yield how queues stand, each when it is needed, without those that are gone."""
-        return read_overviews(self._commands, self._keys, queues)
+        """Yield how queues stand, each when it is needed, without those that are gone, or cannot be read, which is logged."""
+        return read_overviews(self._commands, self._keys, queues, self._failures)
 
     def purge(self, queue: str, progress: Callable[[int], object] = lambda _: None) -> int:
         """Remove all waiting messages, ready and delayed, for good; return how many. Memory is freed in short steps.
@@ -227,8 +240,12 @@ class BrokerAdmin:
         return self._consumers.list(queue)
 
     def all_consumers(self, *patterns: str) -> list[ConsumerRecord]:
-        """Return the live consumers of all queues, or of those that `patterns` name, by queue. Raises as `queues` does."""
-        return [record for queue in self.queues(*patterns) for record in self._consumers.list(queue)]
+        """Return the live consumers of all queues, or of those that `patterns` name, by queue. Raises as `overview` does."""
+        found: list[ConsumerRecord] = []
+        for queue in self.queues(*patterns):
+            with nullcontext() if queue in patterns else self._failures.alone(queue):
+                found += self._consumers.list(queue)
+        return found
 
     def subscribers(self, *patterns: str) -> dict[str, list[Subscriber]]:
         """Return the subscribers of each fanout exchange whose name one of the patterns matches; of all without any.
@@ -240,18 +257,29 @@ class BrokerAdmin:
         )
         prefix = self._options.stream_prefix(self._commands.connector.address.db)
         names = [name for name in sorted(self._bindings.of_type("fanout")) if _is_named(name, patterns)]
-        return {name: registry.subscribers(self._keys.fanout(name, prefix)) for name in names}
+        found = {}
+        for name in names:
+            with nullcontext() if name in patterns else self._exchange_failures.alone(name):
+                found[name] = registry.subscribers(self._keys.fanout(name, prefix))
+        return found
 
     def counters(self, queue: str) -> Counters:
         """Return what has happened in `queue` since it was declared, and what is in it."""
         return read_counters(self._commands, self._keys, queue)
 
     def all_counters(self, *patterns: str) -> dict[str, Counters]:
-        """Return the counters of all queues, or of those that `patterns` name. Raises as `queues` does."""
+        """Return the counters of all queues, or of those that `patterns` name. Raises as `overview` does."""
+        names = self.queues(*patterns)
+        found = self.counters_of([name for name in names if name not in patterns])
+        return {
+            name: found[name] if name in found else self.counters(name) for name in names if name in found or name in patterns
+        }
+
+    def counters_of(self, queues: Iterable[str]) -> dict[str, Counters]:
+        """Return the counters of queues, without those that are gone, or cannot be read, which is logged."""
         found = {}
-        for queue in self.queues(*patterns):
-            # One that was found by a pattern may be gone by now.
-            with nullcontext() if queue in patterns else suppress(QueueNotFound):
+        for queue in queues:
+            with suppress(QueueNotFound), self._failures.alone(queue):
                 found[queue] = self.counters(queue)
         return found
 

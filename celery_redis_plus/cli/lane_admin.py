@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import fields, replace
@@ -16,8 +17,9 @@ from celery_redis_plus.broker.integrity import Account
 from celery_redis_plus.broker.lanes.by_queue import ByQueue, LaneMessages
 from celery_redis_plus.broker.lanes.dead_letter_moves import LaneMoves
 from celery_redis_plus.broker.lanes.lanes import Lanes
+from celery_redis_plus.broker.queue_failures import KeyFailures
 from celery_redis_plus.broker.queues.message_search import MessageSearch
-from celery_redis_plus.cli.broker_admin import BrokerAdmin, BrokerRefusal
+from celery_redis_plus.cli.broker_admin import UNREADABLE, BrokerAdmin, BrokerRefusal
 from celery_redis_plus.connection.broker_at import broker_at
 from celery_redis_plus.connection.command_connection import CommandConnection
 from celery_redis_plus.connection.connector import Connector
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
     from celery_redis_plus.broker.queues.messages import Messages
     from celery_redis_plus.broker.queues.overview import QueueOverview
     from celery_redis_plus.cli.diagnosis.finding import Finding
+
+logger = logging.getLogger(__name__)
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
@@ -87,6 +91,7 @@ class LaneAdmin(BrokerAdmin):
         """Administer over one of each lane; `close` closes the connections."""
         self._lanes = lanes
         self.close = close
+        self._failures = KeyFailures(logger, UNREADABLE)
 
         #: Lists and deletes dead letters.
         self.dead_letters = cast("DeadLetters", ByQueue([lane.dead_letters for lane in lanes]))
@@ -141,7 +146,7 @@ class LaneAdmin(BrokerAdmin):
         found: list[ConsumerRecord] = []
         for queue in self.queues(*patterns):
             # It may be gone by now.
-            with suppress(QueueNotFound):
+            with suppress(QueueNotFound), self._failures.alone(queue):
                 found += self.consumers(queue)
         return found
 

@@ -14,7 +14,7 @@ from redis.exceptions import RedisError
 
 from celery_redis_plus.cli.metric_descriptions import GAUGES, PREFIX, QUEUE_COUNTERS
 from celery_redis_plus.connection.forks import lock_of
-from celery_redis_plus.errors import CeleryRedisPlusError, QueueNotFound
+from celery_redis_plus.errors import CeleryRedisPlusError
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.fanout.subscriber_registry import Subscriber
@@ -107,12 +107,10 @@ class BrokerCollector(Collector):
 
 
 def _seen(admin: BrokerAdmin, queues: Sequence[str]) -> Iterator[Seen]:
-    for overview in admin.overview(*queues):
-        try:
-            yield Seen(overview, admin.counters(overview.queue))
-        except QueueNotFound:
-            # A transient one that has vanished since.
-            continue
+    overviews = admin.overview(*queues)
+    # Without a transient one that has vanished since.
+    counters = admin.counters_of(one.queue for one in overviews)
+    yield from (Seen(one, counters[one.queue]) for one in overviews if one.queue in counters)
 
 
 def _gauges(seen: list[Seen]) -> Iterator[Metric]:

@@ -15,20 +15,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
 from celery_redis_plus import clock
 from celery_redis_plus.broker.dead_letters.unroutable import ACK_TIMEOUT, UnroutableMessages
 from celery_redis_plus.broker.publishing.attempt import PublishAttempt
 from celery_redis_plus.broker.publishing.delivery_store import GONE, REJECTED, TIMED_OUT, DeliveryStore, Tracked
 from celery_redis_plus.broker.publishing.publisher import Publisher
+from celery_redis_plus.broker.queue_failures import KeyFailures
 from celery_redis_plus.broker.queues.queues import Queues
 from celery_redis_plus.connection.blocking_connection import BlockingConnection
 from celery_redis_plus.connection.command_connection import CommandConnection
 from celery_redis_plus.connection.forks import lock_of
 from celery_redis_plus.connection.poll import wait_readable
 from celery_redis_plus.connection.waker import Waker
-from celery_redis_plus.errors import CeleryRedisPlusError
+from celery_redis_plus.error_translation import concerns_keys
+from celery_redis_plus.errors import CeleryRedisPlusError, InvalidArgument, WrongKeyType
 from celery_redis_plus.maintenance.time_slices import Slice
 
 if TYPE_CHECKING:
@@ -62,27 +64,43 @@ class OverdueDeliveries:
         queues = Queues(commands, keys, transient_ttl_s=options.transient_queue_ttl)
         publisher = Publisher(commands, keys, dedup_window_s=options.publish_dedup_window, on_missing=queues.revive)
         self._unroutable = UnroutableMessages(publisher, keep=options.dead_letter_max)
+        self._failures = KeyFailures(logger, "has a message that was answered too late and cannot be made a dead letter")
 
     def resolve(self, track: str) -> float | None:
         """End the wait for those who are too late; return in how many seconds to look again, None: it is resolved.
 
-        Raises as `CommandConnection.call` does.
+        None as well where its record cannot be read: that is logged. Raises as `CommandConnection.call` does.
         """
+        try:
+            return self._resolve(track)
+        except (ResponseError, InvalidArgument) as error:
+            give_up(track, error)
+            return None
+
+    def _resolve(self, track: str) -> float | None:
         overdue = self.tracks.overdue(track, self._name)
         if overdue is None or isinstance(overdue, float):
             return overdue
         for recipient, tag in overdue.recipients.items():
             outcome = TIMED_OUT
-            if overdue.about.broadcast:
-                self._unroutable.keep_for(recipient, overdue.payload, PublishAttempt(), ACK_TIMEOUT)
-            elif tag:
-                outcome = OUTCOMES[self.tracks.kill(recipient, tag, ACK_TIMEOUT, self._keep)]
+            with self._failures.alone(recipient):
+                if overdue.about.broadcast:
+                    self._unroutable.keep_for(recipient, overdue.payload, PublishAttempt(), ACK_TIMEOUT)
+                elif tag:
+                    outcome = OUTCOMES[self.tracks.kill(recipient, tag, ACK_TIMEOUT, self._keep)]
             self.tracks.report(track, recipient, outcome, wait=True)
             logger.warning(
                 "delivery %s: %r gave no answer in time (ack_timeout); it counts as nacked: %s", track, recipient, outcome,
                 extra={"queue": recipient, "tag": tag},
             )  # fmt: skip
         return None
+
+
+def give_up(track: str, error: Exception) -> None:
+    """Log that a delivery is looked after no more; raise the error where it is not about what its keys hold."""
+    if not concerns_keys(error):
+        raise error
+    logger.error("delivery %s cannot be read, and nothing more will be known of it: %s", track, error)
 
 
 class AbandonedDeliveries:
@@ -201,13 +219,21 @@ class AckTimeouts:
                 continue
             wait_s = self._overdue.resolve(track)
             if wait_s is None:
-                state = self._overdue.tracks.state(track)
-                self._overdue.tracks.settle(track)
-                with self._lock:
-                    del self._watched[track]
-                self._call_back(watched, state)
+                self._end(track)
             else:
                 watched.ask_at = clock.now_s() + wait_s
+
+    def _end(self, track: str) -> None:
+        """Call back for a delivery that is resolved, or of which nothing more will be known."""
+        state = None
+        try:
+            state = self._overdue.tracks.state(track)
+        except (ResponseError, InvalidArgument) as error:
+            give_up(track, error)
+        self._overdue.tracks.settle(track)
+        with self._lock:
+            watched = self._watched.pop(track)
+        self._call_back(watched, state)
 
     @staticmethod
     def _call_back(watched: _Watched, state: Tracked | None) -> None:
@@ -239,8 +265,21 @@ class AckTimeouts:
 
     def _take(self, tracks: Sequence[str]) -> None:
         by_stream = {self._keys.track(track)[1]: self._watched[track] for track in tracks}
-        for stream, entries in self._answers.finish() or ():
+        try:
+            answers = self._answers.finish() or ()
+        except WrongKeyType as error:
+            self._end_unreadable(tracks, error)
+            return
+        for stream, entries in answers:
             watched = by_stream[bytes(stream)]
             watched.last = entries[-1][0]
             if any(b"resolved" in fields for _, fields in entries):
                 watched.ask_at = 0.0
+
+    def _end_unreadable(self, tracks: Sequence[str], error: WrongKeyType) -> None:
+        """End the wait for deliveries whose answers are a key of another type: no answers are read while they are waited for."""
+        types = self._commands.pipeline([("TYPE", self._keys.track(track)[1]) for track in tracks])
+        for track, type_ in zip(tracks, types, strict=True):
+            if type_ not in (b"stream", b"none"):
+                give_up(track, error)
+                self._end(track)

@@ -10,12 +10,15 @@ import logging
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
 from celery_redis_plus import clock
 from celery_redis_plus.broker.dead_letters.store import ALREADY_GONE, NO_TARGET, DeadLetter, DeadLetters, Move
 from celery_redis_plus.broker.dead_letters.x_death import is_cycle
 from celery_redis_plus.broker.lanes.dead_letter_moves import LaneMoves
+from celery_redis_plus.broker.queue_failures import KeyFailures
+from celery_redis_plus.error_translation import concerns_keys
+from celery_redis_plus.errors import InvalidArgument
 from celery_redis_plus.maintenance.time_slices import Slice
 from celery_redis_plus.stored_message import UnreadableMessageError, unreadable
 
@@ -47,6 +50,7 @@ class DeadLetterForwarder:
         self._bindings = bindings
         #: Queues with dying messages, in turn.
         self._waiting: dict[str, None] = {}
+        self._failures = KeyFailures(logger, "has dead messages that cannot be moved on")
 
     @property
     def next_run_at(self) -> float:
@@ -66,6 +70,10 @@ class DeadLetterForwarder:
             more = True
             try:
                 more = self._forward_page(queue)
+            except (ResponseError, InvalidArgument) as error:
+                self._failures.contain(error, queue)
+                # The next sweep tells of it again.
+                more = False
             finally:
                 if more:
                     # At the end of the line, also where the server refuses it: others are not kept waiting.
@@ -80,9 +88,23 @@ class DeadLetterForwarder:
         known = self._queues.read(queue)
         exchange = None if known is None else known.arguments.dead_letter_exchange
         routing_key = None if known is None else known.arguments.dead_letter_routing_key
+        stranded: dict[str, BaseException | None] = {}
+        forwards = self._moves_of(page, exchange, routing_key, stranded)
+        for forward, taken in self._forward_all(forwards):
+            if isinstance(taken, Exception):
+                stranded[forward.letter.tag] = taken
+            elif taken == NO_TARGET and not self._revive(forward, stranded):
+                stranded.setdefault(forward.letter.tag)
+        if stranded:
+            self._keep(queue, exchange, stranded)
+        return True
+
+    def _moves_of(
+        self, page: Sequence[DeadLetter], exchange: str | None, routing_key: str | None, stranded: dict[str, BaseException | None]
+    ) -> list[Move]:
+        """Return the messages that go on; those that do not are noted in `stranded`, with what keeps them."""
         tables: dict[str, RoutingTable | LaneRoutes] = {}
         forwards: list[Move] = []
-        stranded: dict[str, BaseException | None] = {}
         for letter in page:
             key = letter.routing_key if routing_key is None else routing_key
             try:
@@ -100,18 +122,13 @@ class DeadLetterForwarder:
                 stranded[letter.tag] = None
             else:
                 forwards.append(move)
-        for forward, taken in self._forward_all(forwards):
-            if taken == NO_TARGET and not self._revive(forward):
-                stranded[forward.letter.tag] = None
-        if stranded:
-            self._keep(queue, exchange, stranded)
-        return True
+        return forwards
 
-    def _forward_all(self, forwards: list[Move]) -> list[tuple[Move, int]]:
+    def _forward_all(self, forwards: list[Move]) -> list[tuple[Move, int | Exception]]:
         """Forward messages; return what became of each. Those that a lane cannot be reached for wait."""
         moves = self._moves
         here = [one for one in forwards if moves is None or not moves.concern(one.targets)]
-        done = list(zip(here, self._letters.forward_all(here), strict=True)) if here else []
+        done: list[tuple[Move, int | Exception]] = list(zip(here, self._letters.forward_all(here), strict=True)) if here else []
         for one in forwards if moves is not None else ():
             if one not in here:
                 assert moves is not None  # noqa: S101 - for mypy
@@ -128,14 +145,24 @@ class DeadLetterForwarder:
         self._retry_at = clock.now_s() + RETRY_S
         logger.warning("dead messages wait in their queues: %s", error)
 
-    def _revive(self, forward: Move) -> bool:
+    def _revive(self, forward: Move, stranded: dict[str, BaseException | None]) -> bool:
         """Forward a message of which no target has a record; return whether one takes it, or it is gone.
 
-        As for a publisher: a queue that was never declared is made, one that was deleted stays so.
+        As for a publisher: a queue that was never declared is made, one that was deleted stays so. What a target refuses is
+        noted in `stranded`.
         """
         here = [name for name in forward.targets if self._lanes is None or self._lanes.of(name) is self._lanes.own]
-        revived = [name for name in here if self._queues.revive(name)]
+        try:
+            revived = [name for name in here if self._queues.revive(name)]
+        except (ResponseError, InvalidArgument) as error:
+            if not concerns_keys(error):
+                raise
+            stranded[forward.letter.tag] = error
+            return False
         taken = self._letters.forward_all([forward.to(revived)])[0] if revived else NO_TARGET
+        if isinstance(taken, Exception):
+            stranded[forward.letter.tag] = taken
+            return False
         return taken > 0 or taken == ALREADY_GONE
 
     def _targets(
@@ -166,7 +193,8 @@ class DeadLetterForwarder:
         kept, discarded = self._letters.keep(queue, stranded)
         if kept:
             logger.warning(
-                "the dead-letter exchange %r of queue %r takes %d dead message(s) nowhere (unbound, no queue, circle, damaged): "
+                "the dead-letter exchange %r of queue %r takes %d dead message(s) nowhere (unbound, no queue, circle, damaged, "
+                "refused by the queue): "
                 "they are in the queue's own dead letters",
                 exchange, queue, kept, extra={"exchange": exchange, "queue": queue},
             )  # fmt: skip

@@ -76,13 +76,19 @@ class Janitor:
         unbound = self._bindings.unbind_queues(overdue)
         gone = []
         for name in overdue:
+            done = False
             with self._failures.alone(name):
                 if self._queues.remove_remains(name):
                     gone.append(name)
+                done = True
+            if not done:
+                # It stands first among the overdue.
+                self._queues.look_later(name)
         for exchange, binding in unbound:
             if binding.queue not in gone:
                 # Its client came back while we were at it.
-                self._bindings.bind(exchange, binding)
+                with self._failures.alone(binding.queue):
+                    self._bindings.bind(exchange, binding)
             else:
                 self._on_unbound(exchange, binding.queue)
         self._vanished.extend(gone)
@@ -94,4 +100,5 @@ class Janitor:
             freed = self._queues.free_page(name)
         if not freed:
             self._vanished.popleft()
-            self._queues.bury(name)
+            with self._failures.alone(name):
+                self._queues.bury(name)

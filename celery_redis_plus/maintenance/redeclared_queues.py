@@ -6,6 +6,8 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from celery_redis_plus.broker.queue_failures import KeyFailures
+
 if TYPE_CHECKING:
     from celery_redis_plus.broker.consumers.unacked import UnackedMessages
     from celery_redis_plus.broker.exchanges.declared_topology import DeclaredTopology
@@ -36,11 +38,12 @@ class RedeclaredQueues:
         self._watched = watched
         self._unacked_messages = unacked_messages
         self._on_missing = on_missing
+        self._failures = KeyFailures(logger, "has a record that cannot be read")
 
     def note_id(self, queue: str, record_id: bytes) -> None:
         """Read a queue's record again if it is not the one that this process knows; an empty id: it has none.
 
-        Raises as `CommandConnection.call` does.
+        Raises as `CommandConnection.call` does. A record that cannot be read is logged.
         """
         if not record_id:
             watched = self._watched.get(queue)
@@ -51,7 +54,9 @@ class RedeclaredQueues:
         known = self._knowledge.records.get(queue)
         if known is not None and known.id == record_id:
             return
-        record = self._queues.read(queue)
+        record = None
+        with self._failures.alone(queue):
+            record = self._queues.read(queue)
         if record is None:
             return
         self._unacked_messages.note_arguments(queue, record.arguments)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from celery_redis_plus import clock
 from celery_redis_plus.broker.arguments.queue_arguments import QueueArguments
+from celery_redis_plus.broker.queue_failures import KeyFailures
 from celery_redis_plus.broker.queues.queues import Absence
 from celery_redis_plus.errors import PreconditionFailed
 
@@ -60,6 +61,8 @@ class TopologyRecovery:
         self._closely_at = 0.0
         #: What was missing at the last look, and since when, on `clock`, in seconds.
         self._suspects: dict[str, float] = {}
+        self._failures = KeyFailures(logger, "cannot be declared again")
+        self._exchange_failures = KeyFailures(logger, "cannot be declared again, with its bindings", kind="exchange")
 
     @property
     def next_run_at(self) -> float:
@@ -100,13 +103,15 @@ class TopologyRecovery:
             if missing[name] is Absence.DELETED:
                 self._cancel_consumers(name)
             else:
-                self._declare(name, missing[name])
+                with self._failures.alone(name):
+                    self._declare(name, missing[name])
         self._suspects = {name: at for name, at in since.items() if name not in lasting}
         if self._suspects:
             self._check_at = min(self._check_at, seen_at + MISSING_RECHECK_S)
             return
         for exchange in self._knowledge.bound_exchanges():
-            self._bindings.restore_lost(exchange)
+            with self._exchange_failures.alone(exchange):
+                self._bindings.restore_lost(exchange)
         self._flushes = flushes
         self._closely_at = now + CLOSELY * rest_s
 

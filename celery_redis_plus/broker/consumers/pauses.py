@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from celery_redis_plus.broker.arguments.eta import MAX_DELAY_MS, time_of_ms
 from celery_redis_plus.errors import InvalidArgument, QueueNotFound
 from celery_redis_plus.scripts import script
+from celery_redis_plus.stored_message import stored_number
 
 if TYPE_CHECKING:
     from celery_redis_plus.connection.command_connection import CommandConnection
@@ -61,8 +62,8 @@ class Pausing:
         reason, since, until = self._commands.command("HMGET", meta, "paused", "paused_at", "paused_until")
         if reason is None:
             return None
-        return Pause(queue, reason.decode("utf-8", "replace"), _time(since), _time(until) if int(until) else None)
+        return Pause(queue, reason.decode("utf-8", "replace"), _time(since), _time(until) if stored_number(until) else None)
 
 
-def _time(text: bytes) -> datetime:
-    return time_of_ms(int(text))
+def _time(text: bytes | None) -> datetime:
+    return time_of_ms(stored_number(text))

@@ -13,14 +13,17 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import ResponseError
 
+from celery_redis_plus.broker.arguments.eta import time_of_ms
 from celery_redis_plus.broker.queue_failures import QueueFailures
 from celery_redis_plus.errors import AccessRefused, ResourceLocked
+from celery_redis_plus.keys import decode_name
 from celery_redis_plus.scripts import script
+from celery_redis_plus.stored_message import stored_number
 
 if TYPE_CHECKING:
     from celery_redis_plus.connection.command_connection import CommandConnection
@@ -219,19 +222,19 @@ def _record(queue: str, name: bytes, fields: dict[bytes, bytes], held: Counter[b
     def text(field_name: bytes) -> str:
         return fields.get(field_name, b"").decode("utf-8", "replace")
 
-    def time(field_name: bytes) -> datetime:
-        return datetime.fromtimestamp(int(fields.get(field_name, 0)) / 1000, UTC)
+    def number(field_name: bytes) -> int:
+        return stored_number(fields.get(field_name))
 
     return ConsumerRecord(
-        id=name.decode(),
+        id=decode_name(name),
         queue=queue,
         tag=text(b"tag"),
         host=text(b"host"),
-        pid=int(fields.get(b"pid", 0)),
-        priority=int(fields.get(b"priority", 0)),
+        pid=number(b"pid"),
+        priority=number(b"priority"),
         state=text(b"state"),
-        since=time(b"since"),
-        last_heard=time(b"heard"),
+        since=time_of_ms(number(b"since")),
+        last_heard=time_of_ms(number(b"heard")),
         held=held[name.partition(CONSUMER_ID_SEPARATOR.encode())[0]],
         active=name == active,
     )

@@ -13,6 +13,7 @@ from celery_redis_plus.broker.arguments.queue_arguments import check_queue_name
 from celery_redis_plus.broker.consumers.last_error import Failure, failure_by, read_failure
 from celery_redis_plus.broker.dead_letters.unroutable import UNDELIVERED
 from celery_redis_plus.broker.dead_letters.x_death import DeathEntry, record_death, record_failure
+from celery_redis_plus.error_translation import concerns_keys
 from celery_redis_plus.errors import InvalidArgument, QueueNotFound
 from celery_redis_plus.event_log.metadata import describe
 from celery_redis_plus.events import pack_text
@@ -246,9 +247,12 @@ class DeadLetters:
         """Return some of the messages that wait for the dead-letter exchange, the longest dead first."""
         return self._read(queue, self._keys.queue(queue).dlx_outbox, 0, DEAD_LETTER_PAGE)
 
-    def forward_all(self, forwards: Sequence[Move]) -> list[int]:
-        """Forward dying messages in one write; return as `replay_all` does. Raises as `CommandConnection.call` does."""
-        return self._move_all(self._call(one, self._keys.queue(one.letter.queue).dlx_outbox, "forwarded") for one in forwards)
+    def forward_all(self, forwards: Sequence[Move]) -> list[int | Exception]:
+        """Forward dying messages in one write; return as `replay_all` does. Raises as `CommandConnection.call` does.
+
+        Where it was refused for what the keys hold, of the queue or of a target, the error stands in the list.
+        """
+        return self._move_each(self._call(one, self._keys.queue(one.letter.queue).dlx_outbox, "forwarded") for one in forwards)
 
     def move_here(self, move: Move, source: bytes, counter: str) -> int:
         """Move one message from the set `source` into queues of this lane; return as `replay_all` does."""
@@ -264,20 +268,24 @@ class DeadLetters:
         return of.message, of.meta
 
     def _move_all(self, moves: Iterable[tuple[list[bytes], list[Argument]]]) -> list[int]:
-        taken: list[int] = []
-        errors: list[Exception] = []
+        taken = self._move_each(moves)
+        refused = next((one for one in taken if isinstance(one, Exception)), None)
+        if refused is not None:
+            raise refused
+        return [one for one in taken if not isinstance(one, Exception)]
+
+    def _move_each(self, moves: Iterable[tuple[list[bytes], list[Argument]]]) -> list[int | Exception]:
+        taken: list[int | Exception] = []
 
         def done(reply: Any, error: Exception | None) -> None:
-            if error is None:
-                taken.append(int(reply))
-            else:
-                errors.append(error)
+            taken.append(int(reply) if error is None else error)
 
         for keys, arguments in moves:
             self._commands.send_nowait(script("move_dead_letter"), keys, *arguments, done=done, buffered=True)
         self._commands.read_until()
-        if errors:
-            raise errors[0]
+        for one in taken:
+            if isinstance(one, Exception) and not concerns_keys(one):
+                raise one
         return taken
 
     def keep(self, queue: str, errors: Mapping[str, BaseException | None]) -> tuple[int, int]:

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from redis.exceptions import ResponseError
+
 from celery_redis_plus import clock
 from celery_redis_plus.broker.arguments.limits import Limits
 from celery_redis_plus.broker.exchanges.declared_topology import DeclaredTopology
@@ -19,6 +21,7 @@ from celery_redis_plus.broker.exchanges.routing import (
     decode_binding,
     encode_binding,
 )
+from celery_redis_plus.broker.queue_failures import KeyFailures
 from celery_redis_plus.connection.scans import SCANNED_A_CALL, escaped_glob
 from celery_redis_plus.errors import InvalidArgument, PreconditionFailed
 from celery_redis_plus.keys import decode_name, encode_name
@@ -82,6 +85,7 @@ class Bindings:
         self._tables: dict[str, _Cached] = {}
         #: What somebody else wrote, and cannot be read: told once. Exchange and text of a record, or of a binding.
         self._told: set[tuple[str, bytes]] = set()
+        self._failures = KeyFailures(logger, "has bindings that cannot be read", kind="exchange")
 
     # -- exchanges ------------------------------------------------------------------------------------------------------
 
@@ -242,7 +246,8 @@ class Bindings:
     def unbind_queues(self, queues: Collection[str]) -> list[tuple[str, Binding]]:
         """Remove every binding of the queues, from all exchanges; return (exchange, binding) of each.
 
-        The server looks through the bindings, a page at a time, and tells only those of the queue where there is one.
+        The server looks through the bindings, a page at a time, and tells only those of the queue where there is one. An exchange
+        whose bindings cannot be read is logged, and passed over.
         """
         prefixes = tuple(binding_prefix(queue).encode() for queue in queues)
         pattern = escaped_glob(prefixes[0]) + b"*" if len(prefixes) == 1 else b"*"
@@ -261,7 +266,11 @@ class Bindings:
         while open_pages:
             asked, open_pages = open_pages[:EXCHANGES_A_SCAN], open_pages[EXCHANGES_A_SCAN:]
             scans = [("HSCAN", self._keys.binding(name), at, "MATCH", pattern, "COUNT", SCANNED_A_CALL) for name, at in asked]
-            for (name, _), (cursor, page) in zip(asked, self._commands.ask(scans), strict=True):
+            for (name, _), reply in zip(asked, self._commands.pipeline(scans), strict=True):
+                if isinstance(reply, ResponseError):
+                    self._failures.contain(reply, name)
+                    continue
+                cursor, page = reply
                 found.setdefault(name, {}).update(dict.fromkeys(page[::2]))
                 if cursor != b"0":
                     open_pages.append((name, cursor))

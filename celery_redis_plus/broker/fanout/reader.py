@@ -6,6 +6,7 @@ nothing stops being read for, and the others go on.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -13,11 +14,14 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from celery_redis_plus.broker.fanout.subscription import Delivery, Subscription
+from celery_redis_plus.broker.queue_failures import KeyFailures
 from celery_redis_plus.errors import WrongKeyType
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.fanout.subscriber_cursor import SubscriberCursor
     from celery_redis_plus.connection.blocking_connection import BlockingConnection
+
+logger = logging.getLogger(__name__)
 
 #: Most entries of one stream in one read when all are small; and most bytes when some are large.
 STREAM_PAGE, STREAM_PAGE_BYTES = 500, 2_000_000
@@ -27,6 +31,8 @@ BLIND_PAGE = 4
 #: brings more at once: first for a moment, then twice as long each time, because a read costs as much as 20 entries, and on a
 #: busy machine more: 50 subscribers that wake for every single broadcast leave no time to its publisher.
 BURST_S, FIRST_REST_S, LONGEST_REST_S = 0.002, 0.004, 0.050
+#: Seconds for which a stream is left out whose key is of another type, and after which a read without it ends.
+LEFT_OUT_S = 5.0
 
 
 class FanoutReader:
@@ -54,6 +60,11 @@ class FanoutReader:
         self._waiting = False
         self._waiting_since = 0.0
         self._rest_s = self._rest_until = 0.0
+        #: Streams whose keys are of another type: a read that has them fails for all.
+        self._left_out: frozenset[bytes] = frozenset()
+        #: Until when, on the monotonic clock, in seconds.
+        self._left_out_until = 0.0
+        self._failures = KeyFailures(logger, "has a stream that cannot be read", kind="exchange")
 
     # -- subscriptions --------------------------------------------------------------------------------------------------
 
@@ -107,10 +118,16 @@ class FanoutReader:
             return 0.0
         return max(0.0, self._rest_until - time.monotonic())
 
+    def _readable(self) -> dict[bytes, list[Subscription]]:
+        """Return the subscriptions by stream, without the streams that are left out."""
+        if not self._left_out:
+            return self._by_stream
+        return {stream: found for stream, found in self._by_stream.items() if stream not in self._left_out}
+
     def _wanting(self) -> dict[bytes, list[Subscription]]:
         """Return whom to read for: everybody whose buffer has room."""
         wanting = {}
-        for stream, subscriptions in self._by_stream.items():
+        for stream, subscriptions in self._readable().items():
             open_ones = [subscription for subscription in subscriptions if not subscription.full]
             if open_ones:
                 wanting[stream] = open_ones
@@ -121,9 +138,11 @@ class FanoutReader:
         """Whether a read should be outstanding, and is not; one that was out for others only is ended."""
         if not self._by_stream:
             return False
+        if self._left_out and time.monotonic() >= self._left_out_until:
+            self._left_out = frozenset()
         if self._waiting and any(
             subscription.low and subscription not in self._asked.get(stream, ())
-            for stream, subscriptions in self._by_stream.items()
+            for stream, subscriptions in self._readable().items()
             for subscription in subscriptions
         ):
             self.interrupt()
@@ -132,16 +151,19 @@ class FanoutReader:
     def start_wait(self) -> None:
         """Send the blocked read. Raises as `BlockingConnection.start` does."""
         self._asked = self._wanting()
-        for subscription in self._all():
-            if subscription not in self._asked.get(subscription.position.stream, ()):
-                subscription.more = True
+        for stream, subscriptions in self._by_stream.items():
+            for subscription in subscriptions:
+                if subscription not in self._asked.get(stream, ()):
+                    # What is left out holds up nothing.
+                    subscription.more = stream not in self._left_out
         self._page = self._page_now() if self._many else BLIND_PAGE
         ids = [min((one.fetched for one in asked), key=lambda mark: mark.id).entry for asked in self._asked.values()]
         streams = (*self._asked, *ids)
         # One that the last read did not bring to its end may hold others back: what it has comes at once, or it has nothing.
         hurries = any(one.more for asked in self._asked.values() for one in asked)
-        block = () if hurries else ("BLOCK", int(self._interval_s * 1000))
-        self._commands.start("XREAD", "COUNT", self._page, *block, "STREAMS", *streams, lasts_s=self._interval_s)
+        lasts_s = min(self._interval_s, LEFT_OUT_S) if self._left_out else self._interval_s
+        block = () if hurries else ("BLOCK", int(lasts_s * 1000))
+        self._commands.start("XREAD", "COUNT", self._page, *block, "STREAMS", *streams, lasts_s=lasts_s)
         self._waiting = True
         self._waiting_since = time.monotonic()
 
@@ -171,10 +193,17 @@ class FanoutReader:
         return self._commands.arrived()
 
     def take(self) -> None:
-        """Put what the ended read brought into the buffers. Raises as `BlockingConnection.finish`."""
+        """Put what the ended read brought into the buffers. Raises as `BlockingConnection.finish`.
+
+        Where the server has refused the read for a stream whose key is of another type, the next ones go without.
+        """
         self._waiting = False
         most = 0
-        read = self._commands.finish() or ()
+        try:
+            read = self._commands.finish() or ()
+        except WrongKeyType as error:
+            self._leave_out(error)
+            read = ()
         for subscription in chain.from_iterable(self._asked.values()):
             subscription.more = False
         for stream, entries in read:
@@ -196,6 +225,16 @@ class FanoutReader:
         else:
             self._many = most >= self._page
             self._rest_s = self._rest_until = 0.0
+
+    def _leave_out(self, error: WrongKeyType) -> None:
+        """Leave out the streams whose keys are of another type, for which a read was refused, and log that."""
+        found = []
+        for stream, subscriptions in self._asked.items():
+            self._commands.start("TYPE", stream)
+            if self._commands.finish() not in (b"stream", b"none"):
+                found.append(stream)
+                self._failures.contain(error, subscriptions[0].position.keys.exchange)
+        self._left_out, self._left_out_until = frozenset(found), time.monotonic() + LEFT_OUT_S
 
     # -- deliveries -------------------------------------------------------------------------------------------------------
 

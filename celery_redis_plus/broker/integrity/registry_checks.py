@@ -17,10 +17,11 @@ from celery_redis_plus.broker.exchanges.routing import decode_binding
 from celery_redis_plus.broker.integrity.rules import Violation
 from celery_redis_plus.broker.queues.queue_ids import number_of
 from celery_redis_plus.connection.server_time import server_ms
-from celery_redis_plus.errors import InvalidArgument
+from celery_redis_plus.error_translation import concerns_keys
+from celery_redis_plus.errors import InvalidArgument, WrongKeyType
 from celery_redis_plus.keys import FORMAT_VERSION, encode_name
 from celery_redis_plus.scripts import script
-from celery_redis_plus.stored_message import TAG_FLAG
+from celery_redis_plus.stored_message import TAG_FLAG, stored_number
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.integrity.keyspace_scan import KeyspaceScan
@@ -61,6 +62,8 @@ class _Queue:
     format: int
     #: How long it lives unused, in ms; None: it is a lasting one.
     expires: bytes | None
+    #: Its record is a key of another type.
+    foreign: bool = False
 
 
 class RegistryChecks:
@@ -79,7 +82,9 @@ class RegistryChecks:
         now_ms = server_ms(self._commands)
         always_swept = set(self._queues.always_swept())
         for queue in queues:
-            if queue.id is None:
+            if queue.foreign:
+                yield _of_another_type(queue.name, self._keys.queue(queue.name).meta)
+            elif queue.id is None:
                 yield from self._without_record(queue, found.queues[queue.name], now_ms)
             else:
                 yield from self._with_record(queue, always_swept)
@@ -103,11 +108,19 @@ class RegistryChecks:
             for name in page:
                 commands.append(("ZSCORE", self._keys.queues, encode_name(name)))
                 commands.append(("HMGET", self._keys.queue(name).meta, "id", "arguments", "format", "expires", "ttl"))
-            replies = self._commands.ask(commands)
+            replies = self._commands.pipeline(commands)
             for number, name in enumerate(page):
-                listed, (queue_id, arguments, layout, expires, ttl) = replies[2 * number : 2 * number + 2]
+                listed, record = replies[2 * number : 2 * number + 2]
+                if isinstance(listed, Exception):
+                    raise listed
                 position = None if listed is None else float(listed)
-                queues.append(_Queue(name, position, queue_id, arguments, int(layout or 0), expires or ttl))
+                if isinstance(record, Exception):
+                    if not concerns_keys(record):
+                        raise record
+                    queues.append(_Queue(name, position, None, None, 0, None, foreign=True))
+                    continue
+                queue_id, arguments, layout, expires, ttl = record
+                queues.append(_Queue(name, position, queue_id, arguments, stored_number(layout), expires or ttl))
         return queues
 
     def _without_record(self, queue: _Queue, tags: list[bytes], now_ms: int) -> Iterator[Suspect]:
@@ -135,7 +148,10 @@ class RegistryChecks:
         others = [keys.wakeup, keys.schedule_wakeup, keys.trash, keys.expiry]
         left = self._commands.ask([("PTTL", key) for key in (*sets, *others)])
         stay = [ttl_ms == -1 for ttl_ms in left]
-        (numbers,) = self._commands.ask([("ZRANGE", keys.trash, 0, -1)])
+        (numbers,) = self._commands.pipeline([("ZRANGE", keys.trash, 0, -1)])
+        if isinstance(numbers, WrongKeyType):
+            # `check_queue` tells of it, once there is a record.
+            numbers = []
         trash = [keys.trash_set(number) for number in numbers]
         lasting = [left == -1 for left in self._commands.ask([("PTTL", keys.message + tag) for tag in tags])]
         trashed = [
@@ -160,7 +176,7 @@ class RegistryChecks:
             yield Suspect(Violation("unreadable-record", name, "", str(error)), None)
             return
         if queue.listed is None or (queue.listed < 0 and queue.expires is not None):
-            expires: int | str = "" if queue.expires is None else int(queue.expires)
+            expires: int | str = "" if queue.expires is None else stored_number(queue.expires)
             yield Suspect(Violation("unlisted", name, "", "in no list of queues"), partial(self._queues.enlist, name, expires))
         if arguments.always_swept and name not in always_swept:
             detail = "no process sweeps it while it has no consumer"
@@ -176,7 +192,7 @@ class RegistryChecks:
                 detail = f"{queue.id.decode(errors='replace')!r} is the id of {first!r} as well"
                 yield Suspect(Violation("duplicate-id", queue.name, "", detail), partial(self._queues.renumber, queue.name))
         highest = max((number_of(queue_id) for queue_id in owners), default=0)
-        drawn = int(self._commands.command("GET", self._keys.queue_ids) or 0)
+        drawn = stored_number(self._commands.command("GET", self._keys.queue_ids))
         if drawn < highest:
             detail = f"at {drawn}, and a queue has {highest}"
             yield Suspect(
@@ -195,7 +211,11 @@ class RegistryChecks:
             except InvalidArgument as error:
                 yield Suspect(Violation("unreadable-exchange", exchange, "", str(error)), None)
         key = self._keys.binding(exchange)
-        flat = self._commands.command("HGETALL", key)
+        try:
+            flat = self._commands.command("HGETALL", key)
+        except WrongKeyType:
+            yield _of_another_type(exchange, key)
+            return
         texts = dict(zip(flat[::2], flat[1::2], strict=True))
         if texts and not texts.get(BINDINGS_VERSION, b"").isdigit():
             # Versions start from the clock (`lua/bind.lua`, which replaces one that is no number), so that none comes twice.
@@ -215,7 +235,7 @@ class RegistryChecks:
                 )
                 continue
             queue = queues.get(name)
-            if queue is not None and (queue.id is not None or queue.listed == LASTING):
+            if queue is not None and (queue.id is not None or queue.foreign or queue.listed == LASTING):
                 continue
             if queue is not None and queue.listed is not None and queue.listed >= now_ms - LEFT_BEHIND_MS:
                 # A janitor clears it away soon.
@@ -238,3 +258,7 @@ class RegistryChecks:
                         Violation("never-expires", keys[key], subject, "a key that should vanish by itself"),
                         partial(self._commands.command, "PEXPIRE", key, MAX_EXPIRY_MS),
                     )
+
+
+def _of_another_type(owner: str, key: bytes) -> Suspect:
+    return Suspect(Violation("wrong-type", owner, key.decode(errors="replace"), "a key of another type"), None)

@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from celery_redis_plus.errors import InvalidArgument
 from celery_redis_plus.keys import decode_name, encode_name
 from celery_redis_plus.scripts import script
 
@@ -76,7 +77,10 @@ class OverdueDelivery:
 
 
 class DeliveryStore:
-    """Tracked deliveries over one connection. All methods raise as `CommandConnection.call` does."""
+    """Tracked deliveries over one connection. All methods raise as `CommandConnection.call` does.
+
+    Those that read a delivery raise InvalidArgument where somebody else has written there.
+    """
 
     def __init__(self, commands: CommandConnection, keys: Keys) -> None:
         self._commands = commands
@@ -104,8 +108,10 @@ class DeliveryStore:
         fields = {decode_name(name): value for name, value in zip(flat[::2], flat[1::2], strict=True)}
         if "about" not in fields:
             return None
-        outcomes = {name.removeprefix(_TO): value.decode() for name, value in fields.items() if name.startswith(_TO)}
-        resolved = fields.get("resolved")
+        outcomes = {name.removeprefix(_TO): decode_name(value) for name, value in fields.items() if name.startswith(_TO)}
+        resolved = fields.get("resolved", b"")
+        if resolved and not resolved.isdigit():
+            raise InvalidArgument(f"field 'resolved' of delivery {track} is no number: {resolved[:50]!r}")
         return Tracked(track, _about(fields["about"]), outcomes, int(resolved) if resolved else None)
 
     def overdue(self, track: str, asker: str) -> OverdueDelivery | float | None:
@@ -124,11 +130,11 @@ class DeliveryStore:
         """Return deliveries that are not resolved although their time is over."""
         now = self._commands.command("TIME")
         found = self._commands.command("ZRANGE", self._keys.tracks, 0, int(now[0]) * 1000, "BYSCORE", "LIMIT", 0, limit)
-        return [name.decode() for name in found]
+        return [decode_name(name) for name in found]
 
     def settle(self, track: str) -> None:
         """Note that a delivery needs no care any more."""
-        self._commands.command("ZREM", self._keys.tracks, track)
+        self._commands.command("ZREM", self._keys.tracks, encode_name(track))
 
     def kill(self, queue: str, tag: str, reason: str, dead_letter_max: int) -> str:
         """Make a dead letter of a message, wherever it is; return `died`, `dead` (it was one) or `gone`."""
@@ -139,5 +145,8 @@ class DeliveryStore:
 
 
 def _about(text: bytes) -> About:
-    data: list[Any] = json.loads(text)
-    return About(*data)
+    try:
+        exchange, routing_key, broadcast = json.loads(text)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise InvalidArgument(f"the description of a delivery cannot be read: {text[:50]!r}") from error
+    return About(str(exchange), str(routing_key), bool(broadcast))

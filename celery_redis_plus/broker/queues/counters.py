@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from celery_redis_plus.errors import QueueNotFound
 from celery_redis_plus.scripts import script
+from celery_redis_plus.stored_message import stored_number
 
 if TYPE_CHECKING:
     from celery_redis_plus.connection.command_connection import CommandConnection
@@ -57,7 +58,7 @@ def read_counters(commands: CommandConnection, keys: Keys, queue: str) -> Counte
         raise QueueNotFound(f"queue {queue!r} does not exist, or expired: it has no counters")
 
     def count(name: str) -> int:
-        return int(record.get(name.encode(), 0))
+        return stored_number(record.get(name.encode()))
 
     settled = ("dead_lettered", "purged", "cancelled", "moved", "discarded", "vanished")
     acked = count("published") - ready - delayed - unacked - sum(map(count, settled))

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
+from redis.exceptions import ResponseError
+
+from celery_redis_plus.broker.queue_failures import KeyFailures
 from celery_redis_plus.broker.queues.messages import MESSAGE_ID
 from celery_redis_plus.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.queues.listing import State
     from celery_redis_plus.broker.queues.messages import MessageInfo, Messages
+
+logger = logging.getLogger(__name__)
 
 #: Messages that are looked at for a task id that no index knows, where no queue is named: some 20 s.
 MAX_SEARCHED: Final = 200_000
@@ -39,6 +46,7 @@ class MessageSearch:
         self._messages = messages
         self._queues = queues
         self._waiting = waiting
+        self._failures = KeyFailures(logger, "cannot be searched")
         #: Told how many messages were looked at, page by page.
         self.watch: Callable[[int], None] = lambda _: None
 
@@ -46,11 +54,23 @@ class MessageSearch:
         """Return what is known of a message; None where it is not found. Of one that was moved, its present place."""
         moved = None
         for name, tags in self._candidates(id, queue, EVERYWHERE):
-            found = self._messages.find(name, tags[-1])
+            found = None
+            with self._alone(name, queue):
+                found = self._messages.find(name, tags[-1])
             if found is not None and found.state != "MOVED":
                 return found
             moved = moved or found
         return moved
+
+    @contextmanager
+    def _alone(self, name: str, queue: str | None) -> Iterator[None]:
+        """Search a queue; where it is one of all, what its keys hold keeps no other from being searched."""
+        try:
+            yield
+        except ResponseError as error:
+            if queue is not None:
+                raise
+            self._failures.contain(error, name)
 
     def cancel(
         self,
@@ -62,8 +82,11 @@ class MessageSearch:
     ) -> bool:
         """Remove a message that no consumer has yet; return whether it was there. `on_removed` gets what was removed."""
         for name, tags in self._candidates(id, queue, self._waiting):
-            read = {} if on_removed is None else {tag: self._messages.read(name, tag) for tag in tags}
-            removed = self._messages.cancel(name, tags, dead_letter=dead_letter)
+            read: dict[str, tuple[bytes, bytes] | None] = {}
+            removed: list[str] = []
+            with self._alone(name, queue):
+                read = {} if on_removed is None else {tag: self._messages.read(name, tag) for tag in tags}
+                removed = self._messages.cancel(name, tags, dead_letter=dead_letter)
             for tag in removed:
                 content = read.get(tag)
                 if on_removed is not None and content is not None:
@@ -74,14 +97,19 @@ class MessageSearch:
 
     def reschedule(self, id: str, eta: int | str, queue: str | None = None) -> bool:  # noqa: A002 - as above
         """Give a message that no consumer has yet another time, see `Messages.reschedule`; return whether it was there."""
-        candidates = self._candidates(id, queue, self._waiting)
-        return any(self._messages.reschedule(name, tag, eta) for name, tags in candidates for tag in tags)
+        for name, tags in self._candidates(id, queue, self._waiting):
+            with self._alone(name, queue):
+                if any(self._messages.reschedule(name, tag, eta) for tag in tags):
+                    return True
+        return False
 
     def move(self, id: str, target: str, queue: str | None = None) -> str | None:  # noqa: A002 - as above
         """Move a message that no consumer has yet into the queue `target`; return its id there, None where it was not found."""
         for name, tags in self._candidates(id, queue, self._waiting):
             for tag in tags:
-                moved = self._messages.move(name, tag, target)
+                moved = None
+                with self._alone(name, queue):
+                    moved = self._messages.move(name, tag, target)
                 if moved is not None:
                     return moved
         return None
@@ -98,12 +126,15 @@ class MessageSearch:
             yield from ((name, [id]) for name in names)
             return
         for name in names:
-            if tags := self._messages.of_task(name, id):
+            tags: list[str] = []
+            with self._alone(name, queue):
+                tags = self._messages.of_task(name, id)
+            if tags:
                 yield name, tags
         searched = 0
         for name in names:
             tags = []
-            for looked_at, found in self._messages.search_task(name, id, states):
+            for looked_at, found in self._search(name, id, queue, states):
                 tags += found
                 searched += looked_at
                 self.watch(looked_at)
@@ -115,3 +146,16 @@ class MessageSearch:
             if tags:
                 # An id begins with its time.
                 yield name, sorted(tags)
+
+    def _search(
+        self, name: str, task_id: str, queue: str | None, states: Sequence[State]
+    ) -> Iterator[tuple[int, list[str]]]:  # fmt: skip
+        """Yield what `Messages.search_task` does, up to what cannot be read."""
+        pages = self._messages.search_task(name, task_id, states)
+        while True:
+            page = None
+            with self._alone(name, queue):
+                page = next(pages, None)
+            if page is None:
+                return
+            yield page

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -11,8 +12,10 @@ from celery_redis_plus.broker.arguments.eta import time_of_ms
 from celery_redis_plus.errors import QueueNotFound
 from celery_redis_plus.keys import decode_name
 from celery_redis_plus.scripts import script
+from celery_redis_plus.stored_message import stored_number
 
 if TYPE_CHECKING:
+    from celery_redis_plus.broker.queue_failures import KeyFailures
     from celery_redis_plus.connection.command_connection import CommandConnection
     from celery_redis_plus.keys import Keys
 
@@ -75,18 +78,24 @@ def read_overview(commands: CommandConnection, keys: Keys, queue: str) -> QueueO
         unacked=unacked,
         dead=dead,
         consumers=consumers,
-        oldest_s=max(0, int(oldest_ms)) / 1000 if oldest_ms else None,
+        oldest_s=max(0, stored_number(oldest_ms)) / 1000 if oldest_ms else None,
         paused=paused.decode("utf-8", "replace") or None,
-        paused_until=time_of_ms(int(until)) if paused and int(until) else None,
-        published=int(published),
-        delivered=int(delivered),
+        paused_until=time_of_ms(stored_number(until)) if paused and stored_number(until) else None,
+        published=stored_number(published),
+        delivered=stored_number(delivered),
     )
 
 
-def read_overviews(commands: CommandConnection, keys: Keys, queues: Iterable[str]) -> Iterator[QueueOverview]:
-    """Yield the overviews of those of the queues that exist. Raises as `list_queues` does."""
+def read_overviews(
+    commands: CommandConnection, keys: Keys, queues: Iterable[str], failures: KeyFailures | None = None
+) -> Iterator[QueueOverview]:
+    """Yield the overviews of those of the queues that exist. Raises as `list_queues` does.
+
+    With `failures` a queue whose keys cannot be read is left out, and logged there.
+    """
     for queue in queues:
-        try:
-            yield read_overview(commands, keys, queue)
-        except QueueNotFound:
-            continue
+        found = None
+        with suppress(QueueNotFound), nullcontext() if failures is None else failures.alone(queue):
+            found = read_overview(commands, keys, queue)
+        if found is not None:
+            yield found

@@ -14,7 +14,7 @@ from celery_redis_plus.broker.arguments.limits import Limits
 from celery_redis_plus.broker.arguments.queue_arguments import QueueArguments, check_queue_name
 from celery_redis_plus.broker.exchanges.declared_topology import DeclaredTopology
 from celery_redis_plus.broker.exchanges.known_queues import KnownQueue
-from celery_redis_plus.broker.queue_failures import QueueFailures
+from celery_redis_plus.broker.queue_failures import KeyFailures
 from celery_redis_plus.broker.queues.queue_ids import new_id
 from celery_redis_plus.errors import PreconditionFailed
 from celery_redis_plus.event_log.settings import EventLogSettings
@@ -83,7 +83,7 @@ class Queues:
         self._commands = commands
         self._knowledge = DeclaredTopology() if knowledge is None else knowledge
         self._keys = keys
-        self._failures = QueueFailures(commands, logger, "has a record that cannot be read")
+        self._failures = KeyFailures(logger, "has a record that cannot be read")
         self._transient_ttl_ms = int(transient_ttl_s * 1000)
         self._known = self._knowledge.records
         #: Returns what this process has read of a queue's record, or None. Every publish asks.
@@ -246,8 +246,20 @@ class Queues:
         return self._without("event_log", names)
 
     def _without(self, field: str, names: Sequence[str]) -> list[str]:
-        there = self._commands.ask([("HEXISTS", self._keys.queue(name).meta, field) for name in names])
+        there = self._look([("HEXISTS", self._keys.queue(name).meta, field) for name in names], names)
         return [name for name, exists in zip(names, there, strict=True) if exists == 0]
+
+    def _look(self, looks: Sequence[tuple[Argument, ...]], names: Sequence[str]) -> list[int | None]:
+        """Ask one thing of each queue in one round trip; return the answers.
+
+        None, and a line in the log, for a queue whose key is of another type.
+        """
+        found: list[int | None] = []
+        for name, reply in zip(names, self._commands.pipeline(looks) if looks else (), strict=True):
+            if isinstance(reply, Exception):
+                self._failures.contain(reply, name)
+            found.append(None if isinstance(reply, Exception) else reply)
+        return found
 
     def event_logged(self) -> list[str]:
         """Return the queues that have lifecycle events, also those that write none any more."""
@@ -298,13 +310,7 @@ class Queues:
 
     def missing(self, names: Sequence[str]) -> dict[str, Absence]:
         """Return the queues without a record, and why they have none. One of another type is logged, and not missing."""
-        looks = [("HEXISTS", self._keys.queue(name).meta, "id") for name in names]
-        gone = []
-        for name, look, exists in zip(names, looks, self._commands.pipeline(looks), strict=True):
-            if isinstance(exists, Exception):
-                self._failures.contain_text(str(exists), name, look)
-            elif not exists:
-                gone.append(name)
+        gone = self.without_record(names)
         if not gone:
             return {}
         listed = self._commands.ask([("ZSCORE", self._keys.queues, encode_name(name)) for name in gone])
@@ -398,15 +404,16 @@ class Queues:
         A queue that is used keeps its record without moving its place in the list, which would cost a command more each time:
         so one that turns out to be alive is only looked at again after a while.
         """
-        names = self._commands.call(script("list_overdue"), [self._keys.queues], limit)
-        gone = []
-        for raw in names:
-            name = decode_name(raw)
-            if self.exists(name):
-                self.enlist(name, ALIVE_AGAIN_MS)
-            else:
-                gone.append(name)
-        return gone
+        names = [decode_name(raw) for raw in self._commands.call(script("list_overdue"), [self._keys.queues], limit)]
+        gone = set(self.without_record(names))
+        for name in names:
+            if name not in gone:
+                self.look_later(name)
+        return [name for name in names if name in gone]
+
+    def look_later(self, name: str) -> None:
+        """Have `overdue` return a transient queue after a while only."""
+        self.enlist(name, ALIVE_AGAIN_MS)
 
     def bury(self, name: str) -> None:
         """Remember a vanished transient queue, unless it has come back meanwhile."""

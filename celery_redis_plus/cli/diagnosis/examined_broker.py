@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import ResponseError
 
+from celery_redis_plus.broker.queue_failures import KeyFailures
 from celery_redis_plus.broker.queues.overview import QueueOverview, list_queues, read_overviews
 from celery_redis_plus.connection.server_check import parse_info
 from celery_redis_plus.keys import decode_name
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
     from celery_redis_plus.connection.command_connection import CommandConnection
     from celery_redis_plus.keys import Keys
     from celery_redis_plus.options import Options
+
+logger = logging.getLogger(__name__)
 
 #: The settings that the checks read.
 SETTINGS = ("save", "appendfsync", "min-replicas-to-write", "timeout")
@@ -72,8 +76,9 @@ class ExaminedBroker:
 
     @cached_property
     def overviews(self) -> list[QueueOverview]:
-        """How all queues stand."""
-        return list(read_overviews(self.commands, self.keys, list_queues(self.commands, self.keys)))
+        """How all queues stand, without those that cannot be read, which is logged."""
+        failures = KeyFailures(logger, "cannot be read")
+        return list(read_overviews(self.commands, self.keys, list_queues(self.commands, self.keys), failures))
 
     @cached_property
     def lasting(self) -> frozenset[str]:

@@ -331,3 +331,41 @@ def test_messages_that_claim_to_be_tracked_are_no_trouble(connection, channel, r
         celery_redis_plus.publish("x", connection=connection, routing_key="q", headers={"x-delivery-id": header})
     assert channel.queue_purge("q") == 5
     redis_client.delete("track:{ab}")
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        pytest.param(lambda client, record, answers: (client.delete(record), client.set(record, "foreign")), id="record"),
+        pytest.param(lambda client, record, answers: client.set(answers, "foreign"), id="answers"),
+        pytest.param(lambda client, record, answers: client.hset(record, "about", "{"), id="about"),
+        pytest.param(lambda client, record, answers: client.hset(record, "about", "[1]"), id="short"),
+        pytest.param(lambda client, record, answers: client.hset(record, "resolved", "x"), id="resolved"),
+        pytest.param(lambda client, record, answers: client.hset(record, "to:q1", b"\xff"), id="outcome"),
+    ],
+)
+def test_a_delivery_that_cannot_be_read_ends_alone(connection, channel, redis_client, damage, request):
+    declare(channel, "q0", "q1", "q2")
+    timeouts = 60, 60 if "answers" in request.node.name else 1, 1
+    deliveries = [publish(connection, routing_key=f"q{number}", ack_timeout=timeout) for number, timeout in enumerate(timeouts)]
+    record = f"track:{{{deliveries[1].id}}}"
+    damage(redis_client, record, record.replace("track:", "track_events:"))
+    calls = [Calls(delivery) for delivery in deliveries]
+    channel.basic_get("q0").ack()
+    wait_until(lambda: calls[0].names == ["complete", "resolved"], 10)
+    # Both the one that nobody answers, and the damaged one.
+    wait_until(lambda: calls[1].names == calls[2].names == ["resolved"], 10)
+    assert deliveries[2].outcomes() == {"q2": "timed_out"}
+    assert not redis_client.exists("tracks")
+
+
+@pytest.mark.parametrize("kind", ["track", "queue"])
+def test_other_deliveries_of_dead_publishers_are_resolved(look_often, connection, channel, connect, redis_client, kind):
+    declare(channel, "q0", "q1", "q2", "other")
+    deliveries = [publish(connection, routing_key=f"q{number}", ack_timeout=0.1) for number in range(3)]
+    key = f"track:{{{deliveries[1].id}}}" if kind == "track" else "queue:{q1}"
+    redis_client.delete(key)
+    redis_client.set(key, "foreign")
+    Inbox(connect().channel(), "other")
+    wait_until(lambda: not redis_client.exists("tracks"), 20)
+    assert [delivery.outcomes() for delivery in (deliveries[0], deliveries[2])] == [{"q0": "timed_out"}, {"q2": "timed_out"}]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from celery_redis_plus.broker.exchanges.bindings import Bindings
-from celery_redis_plus.broker.exchanges.exchange_record import ExchangeRecord
+from celery_redis_plus.broker.exchanges.exchange_record import ExchangeRecord, encode_exchange
 from celery_redis_plus.broker.exchanges.routing import Binding
 
 
@@ -149,3 +149,27 @@ def test_keys_that_should_vanish_by_themselves_do(state):
     assert state.rules() == {"never-expires": 3}
     state.repair()
     assert 0 < state.client.pttl(state.keys.producer + b"abc") <= 900_000
+
+
+@pytest.mark.parametrize("repair", [False, True])
+@pytest.mark.parametrize("key", ["meta:{q}", "binding:{e}", "trash:{q}", "message:{q}:"])
+def test_a_foreign_key_keeps_nothing_else_from_being_looked_at(state, broker, key, repair):
+    broker.declare("other")
+    state.publish("other", b"lost")
+    state.client.delete("queue:{other}")
+    Bindings(broker.commands, broker.keys).bind("e", Binding("other", "k"))
+    state.client.hset("exchanges", "e", encode_exchange(ExchangeRecord("direct", durable=True)))
+    key = key.encode() + (state.ready if key.endswith(":") else b"")
+    state.client.delete(key)
+    state.client.set(key, "foreign")
+    found = {violation.rule: violation for violation in state.check(repair=repair)}
+    assert not found["wrong-type"].repaired
+    assert found["no-place"].owner == "other"
+    assert state.client.get(key) == b"foreign"
+
+
+@pytest.mark.parametrize("field", ["score", "expires", "rank"])
+def test_a_message_whose_field_is_no_number_keeps_no_other_from_being_looked_at(state, field):
+    state.client.hset(state.hash(state.delayed), field, "x")
+    state.client.hset(state.hash(state.ready), "owner", "somebody")
+    assert "wrong-fields" in {violation.rule for violation in state.check() if violation.subject == state.ready.decode()}
