@@ -8,6 +8,7 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
+from functools import cached_property
 from math import inf
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -18,7 +19,6 @@ from celery_redis_plus import clock
 from celery_redis_plus.connection import forks
 from celery_redis_plus.connection.forks import this_process
 from celery_redis_plus.connection.protocol import pack_command, replies_of, send
-from celery_redis_plus.connection.refused_keys import RefusedKeys
 from celery_redis_plus.connection.unpatched import identity
 from celery_redis_plus.error_translation import translate
 from celery_redis_plus.errors import WRONG_SERVER, AuthenticationFailed, ServerUnreachable
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from celery_redis_plus.connection.connector import Connector
     from celery_redis_plus.connection.credentials import Login
     from celery_redis_plus.connection.master_finder import MasterFinder
+    from celery_redis_plus.connection.refused_keys import RefusedKeys
 
 logger = logging.getLogger(__name__)
 
@@ -61,12 +62,18 @@ class PersistentConnection:
         self.timeout = timeout
         self._learns_id = learns_id
         #: Names the keys on account of which the server refuses a call.
-        self.refused_keys = RefusedKeys(connector)
         #: Called when an open connection failed, or one could not be opened: what its user had begun over it may be half done.
         #: A close in order, or of an idle connection, does not count.
         self.on_failure: Callable[[], None] = lambda: None
         self._reset()
         forks.on_fork_in_child(self)
+
+    @cached_property
+    def refused_keys(self) -> RefusedKeys:
+        """What tells which keys an error is about."""
+        from celery_redis_plus.connection.refused_keys import RefusedKeys
+
+        return RefusedKeys(self.connector)
 
     def _reset(self) -> None:
         self.lock = threading.RLock()

@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 from celery import Celery
 
 from celery_redis_plus.integration import compat, consumer_priority
-from celery_redis_plus.integration.ack_policies import AckPolicies
 from celery_redis_plus.integration.app_connections import Connections, connections_of
 from celery_redis_plus.integration.bootstep import STEP
 from celery_redis_plus.integration.publishing import install_eta_offset, install_send_options
@@ -74,6 +73,8 @@ def configure_app(
         connections.event_log = event_log
         forget_connections(app)
     if ack_policy is not None or queue_ack_policies is not None:
+        from celery_redis_plus.integration.ack_policies import AckPolicies
+
         connections.ack_policies = AckPolicies(ack_policy, dict(queue_ack_policies or {}))
     if revoke_removes:
         from celery_redis_plus.integration.messages import install_revoke

@@ -103,6 +103,6 @@ def release_waiting(consumer: Any, active_tasks: ActiveTasks) -> None:
         if not lane.session.broken:
             waiting = inactive(lane.qos.unsettled(), active_tasks)
             # The loop takes no turn any more.
-            lane.session.acknowledger.flush()
+            lane.consumer_session.acknowledger.flush()
             with suppress(*CONNECTION_ERRORS):
                 lane.qos.give_back(waiting)

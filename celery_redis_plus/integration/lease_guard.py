@@ -89,7 +89,7 @@ def has_lease(request: Any) -> bool:
         return True
     tag, channel = message.delivery_tag, message.lane
     try:
-        held = channel.session.leases.holds(tag)
+        held = channel.consumer_session.leases.holds(tag)
     except (RedisError, OSError):
         # It is unknown: the next worker that takes it begins it, perhaps this worker.
         held = False

@@ -19,7 +19,8 @@ from celery_redis_plus.integration import worker_compat
 from celery_redis_plus.integration.child_settlements import ChildSettlements
 from celery_redis_plus.integration.prefork_pool import copied
 from celery_redis_plus.maintenance.process_services import services
-from celery_redis_plus.transport.kombu_message import TASK_DELIVERY, Message
+from celery_redis_plus.transport.kombu_message import Message
+from celery_redis_plus.transport.stored_json import TASK_DELIVERY
 
 logger = logging.getLogger(__name__)
 

@@ -59,7 +59,7 @@ class BrokerStep(bootsteps.StartStopStep):
         """Take part in how tasks' messages are settled; the consumer has not looked at its tasks yet."""
         _share_node_names(parent.app)
         connections = connections_of(parent.app)
-        policies = AckPolicies() if connections is None else connections.ack_policies
+        policies = (None if connections is None else connections.ack_policies) or AckPolicies()
         listen_to_children(parent.pool)
         install_request_class(parent.app, policies, waits_in_pool=worker_compat.has_threads(parent.pool))
         if not (worker_compat.drops_waiting_jobs(parent.pool) or worker_compat.is_solo(parent.pool)):
@@ -73,7 +73,7 @@ class BrokerStep(bootsteps.StartStopStep):
         if not isinstance(transport, Transport):
             # The next URL of a failover list is another broker.
             return
-        self._waker = transport.session.waker
+        self._waker = transport.delivery_loop.servers[0].connection.waker
         signals.worker_shutting_down.connect(self._wake_loop, sender=parent.hostname)
         set_keeper(self._running)
         install_prefork_guard(parent.pool)
@@ -81,8 +81,8 @@ class BrokerStep(bootsteps.StartStopStep):
         install_immediate_acks(parent)
         install_lease_guard(parent)
         begin_in_pool(parent)
-        for session in transport.sessions:
-            session.claim_commands.worker = parent.hostname
+        for server in transport.delivery_loop.servers:
+            server.connection.claim_commands.worker = parent.hostname
         transport.delivery_loop.set_worker(
             pool_is_concurrent=not worker_compat.is_solo(parent.pool), check_shutdown=worker_compat.shutdown_check()
         )

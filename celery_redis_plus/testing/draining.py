@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from celery import Celery
 
     from celery_redis_plus.broker.queues.overview import QueueOverview
-    from celery_redis_plus.consumer.broker_connection import BrokerConnection
+    from celery_redis_plus.consumer.publisher_session import PublisherSession
 
 #: Seconds between two looks at the queues.
 INTERVAL_S = 0.01
@@ -83,11 +83,11 @@ def drain(*, app: Celery | None = None, timeout: float = 10.0) -> int:
     return ran
 
 
-def _overviews(app: Celery, session: BrokerConnection) -> list[QueueOverview]:
+def _overviews(app: Celery, session: PublisherSession) -> list[QueueOverview]:
     return list(read_overviews(session.commands, session.keys, list(app.amqp.queues)))
 
 
-def _is_done(app: Celery, session: BrokerConnection) -> bool:
+def _is_done(app: Celery, session: PublisherSession) -> bool:
     """Return whether nothing was ready, held or run at one moment: between two looks that found nothing, and nothing published.
 
     Celery acks most tasks before it runs them, so that this process's own workers are asked as well.

@@ -8,7 +8,7 @@ from celery_redis_plus.connection.blocking_connection import BlockingConnection
 from celery_redis_plus.errors import WrongKeyType
 from celery_redis_plus.scripts import Script, script
 
-ZADD_TWO = Script("zadd_two", "redis.call('ZADD', KEYS[1], 1, 'a') redis.call('ZADD', KEYS[2], 1, 'a')")
+ZADD_TWO = Script.of("zadd_two", "redis.call('ZADD', KEYS[1], 1, 'a') redis.call('ZADD', KEYS[2], 1, 'a')")
 
 
 def test_a_command_on_a_key_of_another_type_names_the_key(commands):
