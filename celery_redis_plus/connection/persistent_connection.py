@@ -8,7 +8,6 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
-from functools import cached_property
 from math import inf
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
     from celery_redis_plus.connection.connector import Connector
     from celery_redis_plus.connection.credentials import Login
     from celery_redis_plus.connection.master_finder import MasterFinder
-    from celery_redis_plus.connection.refused_keys import RefusedKeys
 
 logger = logging.getLogger(__name__)
 
@@ -67,13 +65,6 @@ class PersistentConnection:
         self.on_failure: Callable[[], None] = lambda: None
         self._reset()
         forks.on_fork_in_child(self)
-
-    @cached_property
-    def refused_keys(self) -> RefusedKeys:
-        """What tells which keys an error is about."""
-        from celery_redis_plus.connection.refused_keys import RefusedKeys
-
-        return RefusedKeys(self.connector)
 
     def _reset(self) -> None:
         self.lock = threading.RLock()
@@ -345,7 +336,9 @@ class PersistentConnection:
 
     def _translated(self, error: Exception, call: Sequence[Argument] | bytes = b"") -> Exception:
         """Return our error for `error`, the reply to `call`: a command and its arguments, or the same packed."""
-        return translate(error, self.connector.address, self.refused_keys.describe(error, call))
+        from celery_redis_plus.connection.refused_calls import describe_refusal
+
+        return translate(error, self.connector.address, describe_refusal(error, call))
 
     def _fail_and_raise(self, error: BaseException) -> NoReturn:
         """Close the connection after `error`, which may be a timeout, an interrupt or a task's time limit; raise it."""
