@@ -157,7 +157,7 @@ class AuthenticationFailed(CeleryRedisPlusError, redis_errors.AuthenticationErro
 
 
 class NoPermission(CeleryRedisPlusError, redis_errors.NoPermissionError):
-    """The server's ACL forbids this user a command or a key. The message names the command or script and the key. Grant
+    """The server's ACL forbids this user a command or a key. The message names the command or script and its keys. Grant
     it, for example with `ACL SETUSER name +@all -@admin -@dangerous +info ~prefix*`.
     """
 
@@ -190,8 +190,8 @@ class ServerOutOfMemory(CeleryRedisPlusError, redis_errors.OutOfMemoryError):
 
 class WrongKeyType(CeleryRedisPlusError, redis_errors.ResponseError):
     """A key of this transport holds a value of another type, written by another program or by kombu's own Redis
-    transport. The message names the command or script, the key, its type and the expected one. Use another database
-    number, or set the transport option `global_keyprefix`.
+    transport. The message names the command or script and its keys; the command TYPE says what each one holds. Use another
+    database number, or set the transport option `global_keyprefix`.
     """
 
     remedy = "use another database number, or set the transport option global_keyprefix"

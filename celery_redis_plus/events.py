@@ -64,7 +64,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, NamedTuple
 
 from celery_redis_plus.errors import UnknownEventSchema
 
@@ -81,8 +81,7 @@ FIELD_SEPARATOR = "\t"
 ID_TIME_DIGITS = 11
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(NamedTuple):
     """A column of the schema.
 
     Attributes:
@@ -169,8 +168,7 @@ NEW, READY, DELAYED, CLAIMED, DEAD, GONE = "new", "ready", "delayed", "claimed",
 _KEPT = (READY, DELAYED, CLAIMED, DEAD)
 
 
-@dataclass(frozen=True, slots=True)
-class Transition:
+class Transition(NamedTuple):
     """A possible change: the event, the states it may start from, the state it leads to, and its description."""
 
     event: str

@@ -1,6 +1,7 @@
 """Private names of kombu, Celery and billiard: how one is looked up, and what follows where a version does not have it.
 
-Only `transport/compat.py` (kombu) and `integration/compat.py` (Celery, billiard) declare such names.
+Only `transport/compat.py` (kombu), `integration/compat.py` and `integration/worker_compat.py` (Celery, billiard) declare such
+names.
 """
 
 from __future__ import annotations

@@ -8,9 +8,8 @@ Source: https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spe
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import ClassVar
+from typing import NamedTuple
 
 #: Version of the data layout, stored in every queue's record, and in `database_id`: each process checks it first.
 FORMAT_VERSION = 1
@@ -51,8 +50,7 @@ def name_of(tag: str) -> str:
     return tag
 
 
-@dataclass(frozen=True, slots=True)
-class KeyParts:
+class KeyParts(NamedTuple):
     """What a key found on the server is."""
 
     #: `message`, `queue`, `meta`, `binding`, …
@@ -184,8 +182,7 @@ class QueueKeys:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class FanoutKeys:
+class FanoutKeys(NamedTuple):
     """The keys of one fanout exchange, as bytes."""
 
     exchange: str
@@ -214,12 +211,12 @@ class FanoutKeys:
         return (*self.registry(), self.dead, self.waiting_publishers)
 
 
-@dataclass(frozen=True, slots=True)
-class KombuKeys:
-    """The keys of kombu's own Redis transport (`kombu/transport/redis.py`, 5.6 and 5.7), as its options name them."""
+#: kombu's own `priority_steps`.
+KOMBU_PRIORITY_STEPS = (0, 3, 6, 9)
 
-    #: kombu's own `priority_steps`.
-    DEFAULT_STEPS: ClassVar[tuple[int, ...]] = (0, 3, 6, 9)
+
+class KombuKeys(NamedTuple):
+    """The keys of kombu's own Redis transport (`kombu/transport/redis.py`, 5.6 and 5.7), as its options name them."""
 
     prefix: str = ""
     sep: str = "\x06\x16"

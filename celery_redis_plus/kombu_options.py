@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -58,6 +57,9 @@ def ignored(mapping: Mapping[str, Any]) -> list[str]:
 
 def unknown(name: str, known: Collection[str]) -> OptionError:
     """Return the error for an option that is neither one of the `known` ones nor an ignored one."""
+    # For an error only.
+    import difflib
+
     near = difflib.get_close_matches(str(name), known, n=1)
     hint = f"did you mean {near[0]!r}?" if near else f"known options: {', '.join(sorted(known))}"
     return OptionError(f"unknown transport option {name!r}; {hint}")

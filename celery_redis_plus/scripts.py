@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import dataclass, field
 from functools import cache
-from importlib import resources
+from importlib import import_module
+from typing import NamedTuple
 
 from celery_redis_plus.errors import CeleryRedisPlusError
 
@@ -21,25 +21,35 @@ class ScriptError(CeleryRedisPlusError):
     """A script or an include is missing from the installation: reinstall the package, it is damaged."""
 
 
-@dataclass(frozen=True, slots=True)
-class Script:
+class Script(NamedTuple):
     """A Lua script as the server knows it."""
 
     name: str
-    source: str = field(repr=False)
+    source: str
     #: SHA-1 of the source in hexadecimal: the name EVALSHA calls it by.
-    sha: bytes = field(init=False, repr=False)
+    sha: bytes
 
-    def __post_init__(self) -> None:
-        """Compute the hash."""
-        digest = hashlib.sha1(self.source.encode(), usedforsecurity=False).hexdigest()
-        object.__setattr__(self, "sha", digest.encode())
+    @classmethod
+    def of(cls, name: str, source: str) -> Script:
+        """Return a script with its hash."""
+        return cls(name, source, hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest().encode())
+
+    def __repr__(self) -> str:
+        """Show its name: the source is long."""
+        return f"<Script {self.name}>"
+
+
+@cache
+def _folder() -> str:
+    """Return where the scripts are installed; from a source tree that is the top-level folder."""
+    return str(import_module("celery_redis_plus.lua").__path__[0])
 
 
 def _read(path: str) -> str:
-    file = resources.files("celery_redis_plus.lua").joinpath(path)
     try:
-        return file.read_text(encoding="utf-8")
+        # Half the time of `importlib.resources`, and of pathlib: a first publish reads thirty files.
+        with open(f"{_folder()}/{path}", encoding="utf-8") as file:  # noqa: PTH123 - as above
+            return file.read()
     except OSError as error:
         raise ScriptError(f"Lua file {path!r} is not installed beside celery_redis_plus") from error
 
@@ -69,7 +79,7 @@ def script(name: str) -> Script:
     Raises:
         ScriptError: the file or one of its includes does not exist.
     """
-    found = Script(name, compose(_read(f"{name}.lua")))
+    found = Script.of(name, compose(_read(f"{name}.lua")))
     _names[found.sha] = name
     return found
 

@@ -9,13 +9,12 @@ import logging
 import os
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Missed:
+class Missed(NamedTuple):
     """A subscriber missed broadcasts: the stream was trimmed beyond its cursor, or restarted.
 
     Attributes:
@@ -27,13 +26,12 @@ class Missed:
 
     queue: str
     exchange: str
-    count: int | None
+    count: int | None  # type: ignore[assignment]  # in place of a method of tuples
     after: str
     until: str
 
 
-@dataclass(frozen=True, slots=True)
-class SubscriberDied:
+class SubscriberDied(NamedTuple):
     """A subscriber of a fanout exchange gave no sign of life for `subscriber_timeout` and its second chance.
 
     Attributes:
@@ -52,15 +50,13 @@ class SubscriberDied:
     at_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerLost:
+class BrokerLost(NamedTuple):
     """A connection to the broker at `address` failed: its consumers and publishers reconnect."""
 
     address: str
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerBack:
+class BrokerBack(NamedTuple):
     """The broker at `address` answers again."""
 
     address: str

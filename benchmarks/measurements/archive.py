@@ -55,7 +55,7 @@ class Side:
         channel = self.connection.channel()
         self.queue = Queue(queue)
         self.queue(channel).declare()
-        channel.session.claim_commands.worker = "celery@benchmark"
+        channel.consumer_session.claim_commands.worker = "celery@benchmark"
         self._producer = Producer(channel)
         self._meter = bench.meter()
         self._server = bench.server
@@ -81,7 +81,7 @@ class Side:
         assert self._server is not None  # noqa: S101 - run() has looked
         self._server.ask("CONFIG", "RESETSTAT")
         self._publish(count)
-        session, done = self._channel.session, 0
+        session, done = self._channel.consumer_session, 0
         while done < count:
             claimed = session.claim_commands.claim([self.queue.name], PREFETCH, share=False).messages
             session.service.unacked_messages.add(claimed, session.id, clock.now_s())

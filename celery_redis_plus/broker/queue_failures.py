@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from redis.exceptions import ResponseError
 
 from celery_redis_plus.broker.line_interval import LineInterval
+from celery_redis_plus.connection.refused_calls import describe_refusal
 from celery_redis_plus.error_translation import concerns_keys, translate
 from celery_redis_plus.errors import InvalidArgument
 
@@ -66,7 +67,7 @@ class QueueFailures(KeyFailures):
     def error_of(self, text: str, call: Sequence[Argument]) -> Exception:
         """Return the error for the `text` that a script has caught, or that stood among other replies, to `call`."""
         error = ResponseError(text)
-        return translate(error, self._commands.connector.address, self._commands.refused_keys.describe(error, call))
+        return translate(error, self._commands.connector.address, describe_refusal(error, call))
 
     def contain_text(self, text: str, queue: str, call: Sequence[Argument]) -> None:
         """Do what `contain` does, with what `error_of` takes."""

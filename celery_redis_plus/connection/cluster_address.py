@@ -6,7 +6,7 @@ Source: https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spe
 from __future__ import annotations
 
 from binascii import crc_hqx
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from celery_redis_plus.connection.host_lists import servers_text
 from celery_redis_plus.keys import encode_name, hash_tag
@@ -17,8 +17,7 @@ SLOTS = 16_384
 DEFAULT_TAG = "celery-redis-plus"
 
 
-@dataclass(frozen=True, slots=True)
-class Cluster:
+class Cluster(NamedTuple):
     """The nodes that are asked for the owner of the broker's slot. `prefix` begins each key, and has the hash tag."""
 
     hosts: tuple[tuple[str, int], ...]

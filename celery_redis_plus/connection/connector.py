@@ -9,54 +9,39 @@ import os
 import socket
 import struct
 import sys
-import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
+from redis import __version__ as redis_version
 from redis.backoff import NoBackoff
 from redis.connection import AbstractConnection, Connection, SSLConnection, UnixDomainSocketConnection
 from redis.exceptions import NoPermissionError, ResponseError
 from redis.retry import Retry
 
 from celery_redis_plus.connection.cluster_address import one_slot_prefix
-from celery_redis_plus.connection.cluster_question import ClusterQuestion
 from celery_redis_plus.connection.credentials import Credentials, credentials_of, resolve_credential_provider
 from celery_redis_plus.connection.forks import lock_of
-from celery_redis_plus.connection.master_finder import MasterFinder, finder_for
-from celery_redis_plus.connection.master_inquiry import MasterInquiry
-from celery_redis_plus.connection.master_question import Master, NoAnswer
 from celery_redis_plus.connection.sentinel_address import SENTINEL_OPTIONS
-from celery_redis_plus.connection.sentinel_question import SentinelQuestion
 from celery_redis_plus.connection.server_check import ServerCheck
 from celery_redis_plus.connection.tls import check_files, completed_tls
-from celery_redis_plus.connection.tls_mismatch import mismatch
 from celery_redis_plus.error_translation import UNKNOWN_COMMAND, translate
 from celery_redis_plus.errors import (
-    AuthenticationFailed,
-    CeleryRedisPlusError,
     InvalidAddress,
-    MasterNotFound,
-    NoPermission,
     NotRedis,
-    ReadOnlyReplica,
-    ServerLoading,
     ServerTimeout,
-    ServerTooOld,
     ServerUnreachable,
-    SlotUnavailable,
-    TlsFailed,
 )
 from celery_redis_plus.version import __version__
 
 if TYPE_CHECKING:
     from celery_redis_plus.connection.address import Address
+    from celery_redis_plus.connection.master_finder import MasterFinder
     from celery_redis_plus.connection.master_question import Question
+    from celery_redis_plus.connection.masters import MasterConnections
     from celery_redis_plus.options import Options
 
 logger = logging.getLogger(__name__)
 
-#: Seconds between two rounds of questions while no Sentinel names a master that takes connections.
-ASK_AGAIN_S = 0.1
 #: What this process has found out of servers so far. A Connector can be given another one.
 PROCESS_CHECK = ServerCheck()
 
@@ -87,11 +72,13 @@ class Connector:
         self._names_connections = True
         provider = self.address.credential_provider
         self.credentials: Credentials | None = None if provider is None else credentials_of(provider)
+        self._masters: MasterConnections | None = None
         self.finder: MasterFinder | None = None
-        question = _question(self.address)
-        if question is not None:
-            connect = functools.partial(self._connect_to_ask, question=question)
-            self.finder = finder_for((self.address, options), MasterInquiry(question, self.address, connect))
+        if self.address.cluster is not None or self.address.sentinels is not None:
+            from celery_redis_plus.connection.masters import MasterConnections
+
+            self._masters = MasterConnections(self.address, options, connect=self._connect, connect_to_ask=self._connect_to_ask)
+            self.finder = self._masters.finder
 
     def open(self, purpose: str, *, timeout: float | None) -> Connection:
         """Return a new, connected connection: logged in, named, database selected, server checked.
@@ -118,10 +105,10 @@ class Connector:
             InvalidAddress: a TLS file is missing, or the database number too high.
             MasterNotFound: for `socket_connect_timeout`, no Sentinel or node named a master that took the connection.
         """
-        if self.finder is None:
+        if self._masters is None:
             connection = self._connect(self.address, purpose, self._patience_s)
         else:
-            connection = self._connect_to_master(purpose, self.finder)
+            connection = self._masters.open(purpose, self._patience_s)
         try:
             _set_timeout(connection, timeout)
         except BaseException:
@@ -148,6 +135,8 @@ class Connector:
             error = translate(exc, address)
             is_new = not self._check.knows(address) if checks else self.finder is None or self.finder.master is None
             if is_new and isinstance(error, ServerUnreachable | ServerTimeout | NotRedis):
+                from celery_redis_plus.connection.tls_mismatch import mismatch
+
                 error = mismatch(error, address) or error
             if error is exc:
                 raise
@@ -172,67 +161,6 @@ class Connector:
             connection.client_name = None
             connection.disconnect()
             connection.connect()
-
-    def _connect_to_master(self, purpose: str, finder: MasterFinder) -> Connection:
-        """Ask until somebody names a master that takes the connection, as long as a connection may take."""
-        deadline = time.monotonic() + (self._patience_s or 0.0)
-        while True:
-            is_last = time.monotonic() + ASK_AGAIN_S > deadline
-            try:
-                return self._connect_once(purpose, finder, is_last=is_last)
-            except MasterNotFound as error:
-                if error.unknown or is_last:
-                    raise
-                logger.debug("%s", error)
-            time.sleep(ASK_AGAIN_S)
-
-    def _connect_once(self, purpose: str, finder: MasterFinder, *, is_last: bool) -> Connection:
-        """Ask each Sentinel or node once. Raises MasterNotFound, or what the masters that are named answer.
-
-        In the last round an answer older than what is known counts, too, if most of them agree on it: they were set up anew, and
-        count from zero.
-        """
-        answers: list[str] = []
-        refusal: Exception | None = None
-        older: list[Master] = []
-        tried: set[str] = set()
-        given: list[Master | Exception] = []
-        for asked, answer in finder.answers():
-            given.append(answer)
-            if not isinstance(answer, Master):
-                if finder.question.moves and isinstance(answer, AuthenticationFailed):
-                    # Nodes are asked as the user whose the broker is.
-                    refusal = refusal or answer
-                answers.append(f"{asked}: {answer}")
-                continue
-            if finder.is_outdated(answer):
-                older.append(answer)
-                if not is_last or not finder.is_majority(older.count(answer)):
-                    answers.append(f"{asked} names {answer}: another {finder.question.asked} has named a newer one")
-                    continue
-            address = self.address.at_master(answer.host, answer.port)
-            if address.server in tried:
-                continue
-            tried.add(address.server)
-            try:
-                connection = self._connect(address, purpose, self._patience_s)
-            except (ServerUnreachable, ServerTimeout, ServerLoading, ReadOnlyReplica, SlotUnavailable) as error:
-                answers.append(f"{asked} names {answer}: {error}")
-                continue
-            except (AuthenticationFailed, NoPermission, NotRedis, ServerTooOld, InvalidAddress) as error:
-                # Perhaps the wrong server: the next one may name another one.
-                refusal = refusal or error
-                answers.append(f"{asked} names {answer}: {error}")
-                continue
-            finder.opened(answer)
-            return connection
-        if refusal is not None:
-            raise refusal
-        raise _no_master(
-            given,
-            f"{self.address.display()}: no {finder.question.asked} names the {finder.question.wanted} that takes connections. "
-            f"Asked: {'; '.join(answers)}. What to do: {finder.question.remedy}",
-        )
 
     def _connect_to_ask(self, address: Address, question: Question) -> Connection:
         """Return a connection to a Sentinel or a node, for `question`."""
@@ -274,23 +202,6 @@ class Connector:
             self.connections_opened += 1
 
 
-def _question(address: Address) -> Question | None:
-    """Return what to ask for the master of `address`; None for one server."""
-    if address.cluster is not None:
-        return ClusterQuestion(address.cluster)
-    return None if address.sentinels is None else SentinelQuestion(address.sentinels)
-
-
-def _no_master(answers: list[Master | Exception], description: str) -> CeleryRedisPlusError:
-    """Return the error of a round of answers that led to no master."""
-    tls = [answer for answer in answers if isinstance(answer, TlsFailed)]
-    if len(tls) == len(answers):
-        # Not a matter of masters: all of them are asked in a way that will fail the next time, too.
-        return tls[0]
-    unknown = all(isinstance(answer, NoAnswer) and answer.unknown for answer in answers)
-    return MasterNotFound(description, unknown=unknown)
-
-
 def _completed(address: Address, options: Options) -> Address:
     """Return `address` with what the options add to it; what it says itself goes first."""
     if options.ssl:
@@ -306,7 +217,7 @@ def _completed(address: Address, options: Options) -> Address:
         sentinels = address.sentinels.completed(options.master_name, options.sentinel_kwargs, options.min_other_sentinels)
         return replace(address, sentinels=sentinels)
     if address.cluster is not None:
-        address = replace(address, cluster=replace(address.cluster, prefix=options.global_keyprefix))
+        address = replace(address, cluster=address.cluster._replace(prefix=options.global_keyprefix))
     given = [name for name in SENTINEL_OPTIONS if getattr(options, name)]
     if given:
         raise InvalidAddress(
@@ -363,9 +274,11 @@ def _version_dependent() -> dict[str, Any]:
     if "driver_info" in accepted:
         from redis import DriverInfo
 
-        arguments["driver_info"] = DriverInfo().add_upstream_driver("celery-redis-plus", __version__)
+        # With its version, which it would look up in its installation for 3 ms.
+        arguments["driver_info"] = DriverInfo(lib_version=redis_version).add_upstream_driver("celery-redis-plus", __version__)
     else:
         arguments["lib_name"] = f"redis-py(celery-redis-plus_v{__version__})"
+        arguments["lib_version"] = redis_version
     if "maint_notifications_config" in accepted:
         from redis.maint_notifications import MaintNotificationsConfig
 

@@ -9,8 +9,7 @@ import importlib
 import logging
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from redis.credentials import CredentialProvider, StreamingCredentialProvider
 
@@ -56,8 +55,7 @@ def _load(path: str) -> Any:
         raise InvalidArgument(f"credential_provider={path!r} cannot be imported ({exc}); allowed: {_ALLOWED}") from exc
 
 
-@dataclass(frozen=True, slots=True)
-class Login:
+class Login(NamedTuple):
     """With what a connection has logged in."""
 
     #: `Credentials.version` at that time.

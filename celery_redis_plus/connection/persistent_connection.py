@@ -18,7 +18,6 @@ from celery_redis_plus import clock
 from celery_redis_plus.connection import forks
 from celery_redis_plus.connection.forks import this_process
 from celery_redis_plus.connection.protocol import pack_command, replies_of, send
-from celery_redis_plus.connection.refused_keys import RefusedKeys
 from celery_redis_plus.connection.unpatched import identity
 from celery_redis_plus.error_translation import translate
 from celery_redis_plus.errors import WRONG_SERVER, AuthenticationFailed, ServerUnreachable
@@ -61,7 +60,6 @@ class PersistentConnection:
         self.timeout = timeout
         self._learns_id = learns_id
         #: Names the keys on account of which the server refuses a call.
-        self.refused_keys = RefusedKeys(connector)
         #: Called when an open connection failed, or one could not be opened: what its user had begun over it may be half done.
         #: A close in order, or of an idle connection, does not count.
         self.on_failure: Callable[[], None] = lambda: None
@@ -338,7 +336,9 @@ class PersistentConnection:
 
     def _translated(self, error: Exception, call: Sequence[Argument] | bytes = b"") -> Exception:
         """Return our error for `error`, the reply to `call`: a command and its arguments, or the same packed."""
-        return translate(error, self.connector.address, self.refused_keys.describe(error, call))
+        from celery_redis_plus.connection.refused_calls import describe_refusal
+
+        return translate(error, self.connector.address, describe_refusal(error, call))
 
     def _fail_and_raise(self, error: BaseException) -> NoReturn:
         """Close the connection after `error`, which may be a timeout, an interrupt or a task's time limit; raise it."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import ssl
 from collections.abc import Mapping
 from pathlib import Path
@@ -49,6 +48,9 @@ def tls_arguments(given: Mapping[str, Any] | bool) -> dict[str, Any] | None:
     for name, value in given.items():
         full = name if name.startswith(_PREFIX) else _PREFIX + name
         if full not in _KNOWN:
+            # For an error only.
+            import difflib
+
             near = difflib.get_close_matches(full, sorted(_KNOWN), n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(_KNOWN))}"
             raise InvalidAddress(f"unknown TLS option {name!r}; {hint}")

@@ -88,7 +88,7 @@ class ChannelConsumers:
             ResourceLocked: another connection declared it with `exclusive=True`.
         """
         connection = self._connection
-        connection.check_process()
+        connection.session.check_process()
         connection.ownership.check(queue)
         self._check_tag(tag)
         if wanted:
@@ -112,7 +112,7 @@ class ChannelConsumers:
             QueueNotFound: there is no such queue.
         """
         connection = self._connection
-        connection.check_process()
+        connection.session.check_process()
         self._check_no_broadcasts("x-browse", queue)
         connection.ownership.check(queue)
         if connection.queues.read(queue) is None:
@@ -177,7 +177,7 @@ class ChannelConsumers:
             on_redeclared=lambda: None if (alive := channel()) is None else alive.note_redeclared(queue),
             on_deleted=lambda: None if (alive := channel()) is None else alive.note_deleted(queue),
         )  # fmt: skip
-        restricted = connection.consumers.join(consumer, have_ended=connection.have_ended)
+        restricted = connection.consumers.join(consumer, have_ended=connection.session.have_ended)
         self._server.restricted_queues.note(queue, restricted=restricted)
         self.queues.add_consumer(consumer)
         if known is not None:
@@ -190,7 +190,7 @@ class ChannelConsumers:
         try:
             self.queues.stop(queue)
         finally:
-            if not self._connection.broken:
+            if not self._connection.session.broken:
                 self._deregister(queue)
 
     def _deregister(self, queue: str) -> None:
@@ -202,7 +202,7 @@ class ChannelConsumers:
         try:
             connection.consumers.leave(queue, consumer.id)
         except RedisError:
-            if not connection.broken:
+            if not connection.session.broken:
                 del self.queues.consumers[queue]
                 service.consumer_heartbeats.deregister(queue, consumer.id)
                 service.wake()
@@ -221,7 +221,7 @@ class ChannelConsumers:
         except ServerUnreachable:
             # Celery 5.6 cancels in the handler of a cold shutdown's signal, and never stops where that raises. eventlet
             # runs the handler in its hub, where nothing may wait for a reply.
-            if not self._connection.broken:
+            if not self._connection.session.broken:
                 raise
 
     def _cancel(self, tag: str) -> None:
@@ -234,7 +234,7 @@ class ChannelConsumers:
                 self.queues.consumed[queue].remove(tag)
             return
         try:
-            if not self._connection.broken:
+            if not self._connection.session.broken:
                 # Its messages go back with the others.
                 self._server.fetcher.finish_pending()
         finally:
@@ -242,7 +242,7 @@ class ChannelConsumers:
             ends = queue in self.queues.consumed
             if ends:
                 self._end(queue)
-        if ends and not self._connection.broken and not self._server.consumes(queue):
+        if ends and not self._connection.session.broken and not self._server.consumes(queue):
             self._leave_queue(queue)
 
     def suspend(self) -> None:
@@ -261,7 +261,7 @@ class ChannelConsumers:
             ResourceLocked: it has a single active consumer, or belongs to another connection.
         """
         connection = self._connection
-        connection.check_process()
+        connection.session.check_process()
         if queue not in self._asked and queue not in self.queues.consumed:
             connection.ownership.check(queue)
             # Its delayed and forgotten messages need somebody who looks after them, as a consumer would.
@@ -317,7 +317,7 @@ class ChannelConsumers:
     def close(self) -> None:
         """Give back what will not be settled any more. Raises as `CommandConnection.call` does."""
         self._server.discard(self.queues)
-        if self._connection.broken:
+        if self._connection.session.broken:
             self.abandon()
         else:
             self._server.fetcher.finish_pending()

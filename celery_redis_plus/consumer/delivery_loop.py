@@ -22,7 +22,8 @@ from celery_redis_plus.consumer.server_consumer import ServerConsumer
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.consumers.active_tasks import ActiveTasks
-    from celery_redis_plus.consumer.broker_connection import BrokerConnection
+    from celery_redis_plus.consumer.consumer_session import ConsumerSession
+    from celery_redis_plus.consumer.publisher_session import PublisherSession
     from celery_redis_plus.maintenance.delivering import Delivering
     from celery_redis_plus.maintenance.service import MaintenanceService
 
@@ -40,7 +41,7 @@ HEALTH_S = 5.0
 class DeliveryLoop:
     """Serves the consumers of one kombu connection, on one server or several."""
 
-    def __init__(self, connections: Sequence[BrokerConnection], has_callbacks: Callable[[Any], bool]) -> None:
+    def __init__(self, connections: Sequence[ConsumerSession], has_callbacks: Callable[[Any], bool]) -> None:
         """Serve the consumers that are added.
 
         Args:
@@ -58,9 +59,9 @@ class DeliveryLoop:
         self.check_shutdown: Callable[[], None] = lambda: None
         forks.on_fork_in_child(self)
 
-    def server_of(self, connection: BrokerConnection) -> ServerConsumer:
-        """Return the consuming side of the server of `connection`."""
-        return next(server for server in self.servers if server.connection is connection)
+    def server_of(self, session: PublisherSession) -> ServerConsumer:
+        """Return the consuming side of the server of `session`."""
+        return next(server for server in self.servers if server.connection.session is session)
 
     def forked(self) -> None:
         """Leave the loop, and all that was claimed, to the parent, in a child."""
@@ -137,8 +138,8 @@ class DeliveryLoop:
         servers = self.servers
         while True:
             for server in servers:
-                if server.connection.broken:
-                    server.connection.check()
+                if server.connection.session.broken:
+                    server.connection.session.check()
                 server.renew_logins()
             if self._drain_one():
                 return True

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import RedisError
@@ -15,6 +14,7 @@ from celery_redis_plus.broker.consumers.unacked import TrackedRecipient
 from celery_redis_plus.broker.dead_letters.unroutable import REJECTED as REASON_REJECTED
 from celery_redis_plus.broker.publishing.attempt import PublishAttempt
 from celery_redis_plus.broker.publishing.delivery_store import ACKED, DELIVERED, QUEUED, REFUSED, REJECTED, About, DeliveryStore
+from celery_redis_plus.broker.publishing.tracking_request import TRACK
 from celery_redis_plus.errors import CeleryRedisPlusError
 
 if TYPE_CHECKING:
@@ -24,18 +24,6 @@ logger = logging.getLogger(__name__)
 
 #: The header of a message whose delivery is tracked; it holds the delivery's id.
 HEADER = "x-delivery-id"
-
-
-#: The property by which a publisher asks for tracking: a `TrackingRequest`. It never goes over the wire.
-TRACK = "celery_redis_plus.track"
-
-
-@dataclass(frozen=True, slots=True)
-class TrackingRequest:
-    """A tracked delivery that a publisher asks for."""
-
-    id: str
-    ack_timeout_s: float
 
 
 class Tracking:
@@ -77,9 +65,8 @@ class Tracking:
             self.tracks.report(properties[TRACK].id, queue, QUEUED, tag, wait=True)
 
     def refused(self, properties: Mapping[str, Any], queue: str) -> None:
-        """Note that a queue did not take the message, if that is tracked. Raises as `CommandConnection.call` does."""
-        if TRACK in properties:
-            self.tracks.report(properties[TRACK].id, queue, REFUSED, wait=True)
+        """Note that a queue did not take the message. Raises as `CommandConnection.call` does."""
+        self.tracks.report(properties[TRACK].id, queue, REFUSED, wait=True)
 
     # -- consumers --------------------------------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from celery_redis_plus.broker.fanout.entries import Entry
     from celery_redis_plus.broker.fanout.subscriber_cursor import SubscriberCursor
     from celery_redis_plus.broker.fanout.subscription import Delivery
-    from celery_redis_plus.consumer.broker_connection import BrokerConnection
+    from celery_redis_plus.consumer.consumer_session import ConsumerSession
     from celery_redis_plus.consumer.queue_consumers import Credit
     from celery_redis_plus.keys import FanoutKeys
 
@@ -31,7 +31,7 @@ class FanoutConsumer:
 
     def __init__(
         self,
-        connection: BrokerConnection,
+        connection: ConsumerSession,
         credit: Credit,
         consumed: Mapping[str, Deliver],
         *,
@@ -62,7 +62,7 @@ class FanoutConsumer:
     def bind(self, queue: str, exchange: str, routing_key: str) -> None:
         """Take the cursor now, so that nothing is missed between binding and consuming."""
         connection = self._connection
-        keys = connection.fanout_keys(exchange)
+        keys = connection.session.fanout_keys(exchange)
         connection.bound.setdefault(queue, {})[exchange, routing_key] = keys
         self._position(queue, keys)
 
@@ -88,7 +88,7 @@ class FanoutConsumer:
         connection.reader.unsubscribe(queue)
         self.leave(queue)
         for exchange in exchanges:
-            connection.registry.forget_durable(connection.fanout_keys(exchange), queue)
+            connection.registry.forget_durable(connection.session.fanout_keys(exchange), queue)
 
     def bound_to(self, queue: str) -> list[str]:
         """Return the fanout exchanges that this connection has bound a queue to."""
@@ -139,7 +139,7 @@ class FanoutConsumer:
             position = connection.registry.subscribe(keys, queue, durable=durable)
             positions.add(position, connection)
         position.on_change = connection.waker.wake
-        if limits := connection.exchange_limits(keys.exchange):
+        if limits := connection.session.exchange_limits(keys.exchange):
             position.report_each(limits.reports_every, connection.report_progress)
         return position
 
@@ -170,7 +170,7 @@ class FanoutConsumer:
             return 0
         unacked = None if before is None else position.deliver(tag, entry, before)
         if HEADER in payload["headers"]:
-            tracking = self._connection.tracking
+            tracking = self._connection.session.tracking
             tracked = tracking.delivered(payload["headers"], position.id, entry[1][3])
             if unacked is not None:
                 unacked.tracked = tracked

@@ -18,7 +18,7 @@ from celery_redis_plus.consumer.queue_order import IDLE_QUEUES
 from celery_redis_plus.consumer.restricted_queues import FetchResult
 
 if TYPE_CHECKING:
-    from celery_redis_plus.consumer.broker_connection import BrokerConnection
+    from celery_redis_plus.consumer.consumer_session import ConsumerSession
     from celery_redis_plus.consumer.hub_registration import HubRegistration
     from celery_redis_plus.consumer.queue_consumers import QueueConsumers
     from celery_redis_plus.consumer.restricted_queues import FetchRequest, RestrictedQueues
@@ -52,7 +52,7 @@ class Fetcher:
 
     def __init__(
         self,
-        connection: BrokerConnection,
+        connection: ConsumerSession,
         restricted_queues: RestrictedQueues,
         consumers: list[QueueConsumers],
         hub: HubRegistration,
@@ -241,7 +241,7 @@ class Fetcher:
     def finish_pending(self) -> None:
         """Wait for the reply of a claim that is on its way, and hand it over. Raises as `claim` does."""
         pending = self.pending
-        if pending is not None and not self._connection.broken:
+        if pending is not None and not self._connection.session.broken:
             self._connection.commands.read_until(until=lambda: pending.answer is not None)
             self._take_pending()
 

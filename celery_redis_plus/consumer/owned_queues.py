@@ -13,6 +13,7 @@ from celery_redis_plus.connection.forks import this_process
 if TYPE_CHECKING:
     from celery_redis_plus.broker.arguments.queue_arguments import QueueArguments
     from celery_redis_plus.broker.exchanges.bindings import Bindings
+    from celery_redis_plus.broker.exchanges.declared_topology import DeclaredTopology
     from celery_redis_plus.broker.queues.queues import Queues, Sizes
     from celery_redis_plus.connection.command_connection import CommandConnection
     from celery_redis_plus.keys import Keys
@@ -24,7 +25,7 @@ class OwnedQueues:
 
     def __init__(
         self, commands: CommandConnection, keys: Keys, session: str, *, queues: Queues, bindings: Bindings,
-        service: Callable[[], MaintenanceService],
+        topology: DeclaredTopology, service: Callable[[], MaintenanceService],
     ) -> None:  # fmt: skip
         """Own none yet.
 
@@ -34,7 +35,8 @@ class OwnedQueues:
             session: the session's id.
             queues: declares and deletes queues.
             bindings: those that go with a queue.
-            service: returns this process's service; a forked child has one of its own.
+            topology: what this process has declared.
+            service: returns this process's service, for queues that it keeps alive; a forked child has one of its own.
         """
         self._session = session
         self._queues = queues
@@ -42,9 +44,7 @@ class OwnedQueues:
         self._service = service
         #: Queue -> the process that declared it; a fork leaves them to its parent.
         self._owned: dict[str, int] = {}
-        self.ownership = Ownership(
-            commands, keys, session, gone=service().knowledge.gone, remove=partial(delete_queue, queues, bindings)
-        )
+        self.ownership = Ownership(commands, keys, session, gone=topology.gone, remove=partial(delete_queue, queues, bindings))
 
     def declare(self, queue: str, arguments: QueueArguments) -> Sizes:
         """Declare an exclusive queue, and keep it alive until the session is over.
@@ -81,7 +81,8 @@ class OwnedQueues:
 
     def disown(self) -> None:
         """Give no sign of life any more: the session is over. Its client may take the queues back over the next one."""
-        _disown(self._service(), self._session, self._owned)
+        if self._owned:
+            _disown(self._service(), self._session, self._owned)
 
     def remove(self) -> None:
         """Delete the queues: the session is closed. Raises as `CommandConnection.call` does."""

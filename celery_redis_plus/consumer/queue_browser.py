@@ -14,7 +14,7 @@ from celery_redis_plus.broker.queues.listing import LISTING_PAGE, read_copies
 from celery_redis_plus.stored_message import UnreadableMessageError
 
 if TYPE_CHECKING:
-    from celery_redis_plus.consumer.broker_connection import BrokerConnection
+    from celery_redis_plus.consumer.consumer_session import ConsumerSession
     from celery_redis_plus.consumer.delivery_turns import Payload
     from celery_redis_plus.stored_message import Claimed
 
@@ -38,7 +38,7 @@ class QueueBrowser:
 
     def __init__(
         self,
-        connection: BrokerConnection,
+        connection: ConsumerSession,
         queue: str,
         deliver: Callable[[Payload], Any],
         *,

@@ -24,7 +24,7 @@ from celery_redis_plus.stored_message import UnreadableMessageError
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.consumers.registry import Consumer
-    from celery_redis_plus.consumer.broker_connection import BrokerConnection
+    from celery_redis_plus.consumer.consumer_session import ConsumerSession
     from celery_redis_plus.consumer.restricted_queues import RestrictedQueues
     from celery_redis_plus.stored_message import Claimed
 
@@ -80,7 +80,7 @@ class QueueConsumers:
 
     def __init__(
         self,
-        connection: BrokerConnection,
+        connection: ConsumerSession,
         restricted_queues: RestrictedQueues,
         credit: Credit,
         *,
@@ -200,7 +200,7 @@ class QueueConsumers:
         self.order.forget(queue)
         self.recheck_at.pop(queue, None)
         self.own_wakeups.pop(queue, None)
-        if not self._connection.broken:
+        if not self._connection.session.broken:
             self.release_buffered(queue)
 
     def abandon(self) -> list[str]:
@@ -335,7 +335,7 @@ class QueueConsumers:
         """Tell the publisher of a tracked message that it is delivered; return its headers."""
         headers: Mapping[str, Any] = payload["headers"]
         if HEADER in headers:
-            unacked.tracked = self._connection.tracking.delivered(headers, unacked.queue)
+            unacked.tracked = self._connection.session.tracking.delivered(headers, unacked.queue)
         return headers
 
     def _may_deliver(self, queue: str) -> bool:

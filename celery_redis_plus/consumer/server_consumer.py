@@ -20,7 +20,7 @@ from celery_redis_plus.consumer.restricted_queues import RestrictedQueues
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
-    from celery_redis_plus.consumer.broker_connection import BrokerConnection
+    from celery_redis_plus.consumer.consumer_session import ConsumerSession
     from celery_redis_plus.consumer.hub_registration import HubRegistration
     from celery_redis_plus.consumer.queue_browser import QueueBrowser
     from celery_redis_plus.consumer.queue_consumers import QueueConsumers
@@ -40,7 +40,7 @@ WORKER_LOOK_S = 0.05
 class ServerConsumer:
     """What a delivery loop does on one server."""
 
-    def __init__(self, connection: BrokerConnection, hub: HubRegistration) -> None:
+    def __init__(self, connection: ConsumerSession, hub: HubRegistration) -> None:
         """Consume over `connection`; `hub` makes the event loop turn again."""
         self.connection = connection
         self._hub = hub
@@ -175,7 +175,11 @@ class ServerConsumer:
         connection = self.connection
         active_tasks = connection.service.active_tasks
         while 0 < self._broadcasts_in_a_row < BROADCASTS_IN_A_ROW and time.monotonic() < until:
-            if connection.broken or (active_tasks is not None and active_tasks.stop_requested()) or not self._deliver_broadcast():
+            if (
+                connection.session.broken
+                or (active_tasks is not None and active_tasks.stop_requested())
+                or not self._deliver_broadcast()
+            ):
                 return
 
     def _deliver_message(self) -> bool:
@@ -317,7 +321,7 @@ class ServerConsumer:
     def begin_tick(self) -> None:
         """Begin a turn of the event loop. Raises ServerUnreachable where the connection is broken."""
         connection = self.connection
-        connection.check()
+        connection.session.check()
         self.renew_logins()
         # Before the turn: what another thread settles from now on wakes the loop again.
         connection.waker.clear()

@@ -13,7 +13,7 @@ from redis.exceptions import ResponseError
 
 from celery_redis_plus.connection.broker_at import broker_at
 from celery_redis_plus.connection.connector import Connector
-from celery_redis_plus.connection.refused_keys import RefusedKeys
+from celery_redis_plus.connection.refused_calls import describe_refusal
 from celery_redis_plus.error_translation import translate
 from celery_redis_plus.errors import EventsLost, InvalidArgument, NoEvents, UnknownEventSchema
 from celery_redis_plus.event_log.offsets import Id, Offsets
@@ -206,7 +206,7 @@ class EventLog:
             if missing_ok and isinstance(reply, ResponseError) and "no such key" in str(reply):
                 replies[place] = None
             elif isinstance(reply, Exception):
-                raise translate(reply, self.address, RefusedKeys(self._connector).describe(reply, commands[place]))
+                raise translate(reply, self.address, describe_refusal(reply, commands[place]))
         return replies
 
     def _send(self, commands: Sequence[tuple[Any, ...]]) -> None:

@@ -11,7 +11,7 @@ from celery.concurrency.base import BasePool
 from celery.exceptions import WorkerShutdown, WorkerTerminate
 
 from celery_redis_plus import clock
-from celery_redis_plus.integration import compat
+from celery_redis_plus.integration import worker_compat
 from celery_redis_plus.integration.patching import wrap
 from celery_redis_plus.integration.prefork_pool import copied, messages_in
 from celery_redis_plus.transport.compat import decoded_body
@@ -49,7 +49,7 @@ class RunningTasks:
     def stop_requested(self) -> bool:
         """Return whether the worker was told to end: its loop will see that with its next turn."""
         try:
-            compat.shutdown_check()()
+            worker_compat.shutdown_check()()
         except (WorkerShutdown, WorkerTerminate):
             return True
         return False
@@ -61,7 +61,7 @@ class RunningTasks:
         message in a cold shutdown: the process ends before its threads and greenlets do.
         """
         consumer = self._consumer()
-        ends = consumer is None or compat.is_terminating() or _has_stopped(consumer.pool)
+        ends = consumer is None or worker_compat.is_terminating() or _has_stopped(consumer.pool)
         if ends or not _is_task(message):
             return False
         if _is_active(message):
@@ -78,7 +78,7 @@ class RunningTasks:
 
     def _is_waiting(self, message: Any, consumer: Any) -> bool:
         """Return whether a task that had not begun before the restart will run."""
-        if compat.drops_waiting_jobs(consumer.pool):
+        if worker_compat.drops_waiting_jobs(consumer.pool):
             # What the pool has kept is on its way to a child.
             return id(message) in messages_in(consumer.pool)
         return isinstance(message, Message) and message.waits_in_pool
@@ -90,8 +90,8 @@ def note_given(consumer: Any) -> None:
     For pools of threads and greenlets: a solo pool runs at once what it is given, and prefork knows its jobs.
     Has to be called before the consumer builds its strategies, which is when Celery looks up where tasks go.
     """
-    if compat.ON_TASK_REQUEST.of(consumer) is not None:
-        wrap(consumer, compat.ON_TASK_REQUEST.name, _give)
+    if worker_compat.ON_TASK_REQUEST.of(consumer) is not None:
+        wrap(consumer, worker_compat.ON_TASK_REQUEST.name, _give)
 
 
 def _give(give: Callable[[Any], Any], request: Any) -> Any:
@@ -99,7 +99,7 @@ def _give(give: Callable[[Any], Any], request: Any) -> Any:
     if isinstance(message, Message):
         if message.given_back:
             # A greenlet's timer may fire in a worker that shuts down, after what had not begun went back.
-            compat.forget(request)
+            worker_compat.forget(request)
             return None
         message.given_to_pool = True
     return give(request)
@@ -115,12 +115,12 @@ def _is_task(message: Any) -> bool:
 
 def _has_stopped(pool: Any) -> bool:
     """Return whether the pool has ended, so that no task runs any more."""
-    return pool is None or compat.POOL_STATE.of(pool) == BasePool.TERMINATE
+    return pool is None or worker_compat.POOL_STATE.of(pool) == BasePool.TERMINATE
 
 
 def _is_active(message: Any) -> bool:
-    request = compat.requests().get(message.headers.get("id"))
+    request = worker_compat.requests().get(message.headers.get("id"))
     if request is not None and request.message is message:
-        return request in compat.active_requests()
+        return request in worker_compat.active_requests()
     # The first protocol has its id in the body; and two messages may have one id, after a retry.
-    return any(request.message is message for request in copied(compat.active_requests()))
+    return any(request.message is message for request in copied(worker_compat.active_requests()))

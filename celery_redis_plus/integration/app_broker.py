@@ -13,11 +13,11 @@ from celery_redis_plus.transport.transport import Transport
 if TYPE_CHECKING:
     from celery import Celery
 
-    from celery_redis_plus.consumer.broker_connection import BrokerConnection
+    from celery_redis_plus.consumer.publisher_session import PublisherSession
 
 
 @contextmanager
-def connected(app: Celery) -> Iterator[BrokerConnection]:
+def connected(app: Celery) -> Iterator[PublisherSession]:
     """Connect to the broker of `app`.
 
     Raises:
@@ -31,7 +31,7 @@ def connected(app: Celery) -> Iterator[BrokerConnection]:
 
 
 @contextmanager
-def connected_lanes(app: Celery) -> Iterator[list[BrokerConnection]]:
+def connected_lanes(app: Celery) -> Iterator[list[PublisherSession]]:
     """Connect to all lanes of the broker of `app`. Raises as `connected`, but for several lanes."""
     with app.connection_for_write() as connection:
         transport = connection.transport

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from celery_redis_plus.connection.host_lists import SENTINEL_SCHEME
 from celery_redis_plus.integration import compat
-from celery_redis_plus.integration.ack_policies import AckPolicies
 from celery_redis_plus.integration.broker_urls import ALLOWED, check_broker, has_dotted_url, our_transport, our_urls, scheme_of
 from celery_redis_plus.transport.typed_queues import Accepted
 from celery_redis_plus.transport.url_schemes import OWN_SCHEMES
 from celery_redis_plus.transport.url_sentinels import names_several_hosts
+
+if TYPE_CHECKING:
+    from celery_redis_plus.integration.ack_policies import AckPolicies
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +42,8 @@ class Connections:
         self.accept: dict[str, Any] | None = None
         #: The same; the app's own `broker_transport_options` go first.
         self.event_log: bool | None = None
-        self.ack_policies = AckPolicies()
+        #: None: Celery's settings hold.
+        self.ack_policies: AckPolicies | None = None
 
     def __call__(self, url: Any, *args: Any, **options: Any) -> Any:
         """Return a kombu Connection; the arguments are those of `Celery._connection`.

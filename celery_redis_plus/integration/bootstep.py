@@ -6,8 +6,6 @@ from typing import Final
 
 from celery import current_app
 
-from celery_redis_plus.integration import compat
-
 #: What a worker does beyond consuming, as Celery's lists of steps name it.
 STEP: Final = "celery_redis_plus.integration.worker:BrokerStep"
 
@@ -20,6 +18,9 @@ def install_bootstep() -> None:
     """
     if STEP in current_app.steps["consumer"]:
         return
-    steps = compat.default_steps()
+    # Only now: `configure_app` loads this module in each process, and this one loads Celery's worker.
+    from celery_redis_plus.integration import worker_compat
+
+    steps = worker_compat.default_steps()
     if steps is not None and STEP not in steps:
-        compat.set_default_steps([*steps, STEP])
+        worker_compat.set_default_steps([*steps, STEP])

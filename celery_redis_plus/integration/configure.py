@@ -8,12 +8,10 @@ from typing import Any, TypeVar
 from celery import Celery
 
 from celery_redis_plus.integration import compat, consumer_priority
-from celery_redis_plus.integration.ack_policies import AckPolicies
 from celery_redis_plus.integration.app_connections import Connections, connections_of
 from celery_redis_plus.integration.bootstep import STEP
-from celery_redis_plus.integration.messages import install_revoke
 from celery_redis_plus.integration.publishing import install_eta_offset, install_send_options
-from celery_redis_plus.integration.requests import install_traceback_cleaner
+from celery_redis_plus.integration.rejected_tasks import install_traceback_cleaner
 
 App = TypeVar("App", bound=Celery)
 
@@ -75,8 +73,12 @@ def configure_app(
         connections.event_log = event_log
         forget_connections(app)
     if ack_policy is not None or queue_ack_policies is not None:
+        from celery_redis_plus.integration.ack_policies import AckPolicies
+
         connections.ack_policies = AckPolicies(ack_policy, dict(queue_ack_policies or {}))
     if revoke_removes:
+        from celery_redis_plus.integration.messages import install_revoke
+
         install_revoke(app)
     app.steps["consumer"].add(STEP)
     consumer_priority.install_option(app)

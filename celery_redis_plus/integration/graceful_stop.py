@@ -14,7 +14,7 @@ from celery import signals
 
 from celery_redis_plus.broker.consumers.active_tasks import inactive
 from celery_redis_plus.connection.forks import lock_of
-from celery_redis_plus.integration.compat import terminates_jobs
+from celery_redis_plus.integration.worker_compat import terminates_jobs
 from celery_redis_plus.transport.amqp_errors import CONNECTION_ERRORS
 from celery_redis_plus.transport.channel import Channel
 
@@ -103,6 +103,6 @@ def release_waiting(consumer: Any, active_tasks: ActiveTasks) -> None:
         if not lane.session.broken:
             waiting = inactive(lane.qos.unsettled(), active_tasks)
             # The loop takes no turn any more.
-            lane.session.acknowledger.flush()
+            lane.consumer_session.acknowledger.flush()
             with suppress(*CONNECTION_ERRORS):
                 lane.qos.give_back(waiting)

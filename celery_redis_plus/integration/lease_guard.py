@@ -14,7 +14,7 @@ from typing import Any
 
 from redis.exceptions import RedisError
 
-from celery_redis_plus.integration import compat
+from celery_redis_plus.integration import worker_compat
 from celery_redis_plus.integration.patching import wrap
 from celery_redis_plus.transport.channel import Channel
 from celery_redis_plus.transport.kombu_message import Message
@@ -29,8 +29,8 @@ class TaskLostError(Exception):
 def install_lease_guard(consumer: Any) -> None:
     """Have a prefork worker look at each task again when a process is free for it; idempotent."""
     controller = consumer.controller
-    if getattr(controller, "semaphore", None) is not None and compat.PROCESS_TASK.of(controller) is not None:
-        wrap(controller, compat.PROCESS_TASK.name, _process, controller)
+    if getattr(controller, "semaphore", None) is not None and worker_compat.PROCESS_TASK.of(controller) is not None:
+        wrap(controller, worker_compat.PROCESS_TASK.name, _process, controller)
 
 
 def guard_without_putlocks(consumer: Any) -> None:
@@ -39,10 +39,10 @@ def guard_without_putlocks(consumer: Any) -> None:
     Has to be called before the consumer builds its strategies: Celery has handed it the method itself, and they keep it.
     """
     controller = consumer.controller
-    process = compat.PROCESS_TASK.of(controller)
+    process = worker_compat.PROCESS_TASK.of(controller)
     given = process is not None and getattr(controller, "process_task", None) == process
-    if given and getattr(consumer.pool, "uses_semaphore", False) and compat.ON_TASK_REQUEST.of(consumer) is not None:
-        wrap(consumer, compat.ON_TASK_REQUEST.name, _process_at_once)
+    if given and getattr(consumer.pool, "uses_semaphore", False) and worker_compat.ON_TASK_REQUEST.of(consumer) is not None:
+        wrap(consumer, worker_compat.ON_TASK_REQUEST.name, _process_at_once)
 
 
 def begin_in_pool(consumer: Any) -> None:
@@ -89,7 +89,7 @@ def has_lease(request: Any) -> bool:
         return True
     tag, channel = message.delivery_tag, message.lane
     try:
-        held = channel.session.leases.holds(tag)
+        held = channel.consumer_session.leases.holds(tag)
     except (RedisError, OSError):
         # It is unknown: the next worker that takes it begins it, perhaps this worker.
         held = False
@@ -110,5 +110,5 @@ def has_lease(request: Any) -> bool:
                 extra={"task_name": request.name, "task_id": request.id},
             )
     if not held:
-        compat.forget(request)
+        worker_compat.forget(request)
     return bool(held)

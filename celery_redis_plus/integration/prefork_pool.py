@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from celery_redis_plus.integration import compat
+from celery_redis_plus.integration import worker_compat
 from celery_redis_plus.integration.patching import wrap
 
 
 def install_prefork_guard(pool: Any) -> None:
     """Let `pool.flush` keep the jobs that will run; idempotent, and without effect for other pools."""
-    cache = compat.job_cache(pool)
+    cache = worker_compat.job_cache(pool)
     if cache is not None:
         wrap(pool, "flush", _flush, cache)
 
@@ -24,9 +24,9 @@ def install_prefork_guard(pool: Any) -> None:
 def messages_in(pool: Any) -> set[int]:
     """Return the `id()` of every message whose job stands in the cache of a prefork pool."""
     found = set()
-    for job in copied((compat.job_cache(pool) or {}).values()):
+    for job in copied((worker_compat.job_cache(pool) or {}).values()):
         # Celery gives a pool the methods of its request (`Request.execute_using_pool`).
-        request = getattr(compat.JOB_CALLBACK.of(job), "__self__", None)
+        request = getattr(worker_compat.JOB_CALLBACK.of(job), "__self__", None)
         found.add(id(getattr(request, "message", None)))
     return found
 
@@ -37,22 +37,22 @@ def _flush(flush: Any, cache: dict[int, Any]) -> None:
     pretended = [job for job in kept.values() if not job.accepted()]
     for job in pretended:
         # What is accepted is neither cancelled nor discarded, and what is half written is written to its end.
-        compat.JOB_ACCEPTED.set(job, True)
+        worker_compat.JOB_ACCEPTED.set(job, True)
     try:
         flush()
     finally:
         for job in pretended:
             # The child's own word still counts: it calls what Celery waits for.
-            compat.JOB_ACCEPTED.set(job, False)
-    if not compat.pool_remembers_jobs():
+            worker_compat.JOB_ACCEPTED.set(job, False)
+    if not worker_compat.pool_remembers_jobs():
         cache.clear()
         cache.update(kept)
 
 
 def _is_on_its_way(job: Any) -> bool:
     """Return whether the writing of a job has begun, to a child that lives."""
-    process = compat.JOB_WRITTEN_TO.of(job)
-    is_alive = None if process is None else compat.PROCESS_ALIVE.of(process)
+    process = worker_compat.JOB_WRITTEN_TO.of(job)
+    is_alive = None if process is None else worker_compat.PROCESS_ALIVE.of(process)
     return is_alive is not None and bool(is_alive())
 
 

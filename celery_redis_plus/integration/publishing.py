@@ -13,11 +13,10 @@ from typing import Any
 
 from celery import Task, chord, current_app, group, signals
 
-from celery_redis_plus.consumer.delivery_tracking import TRACK
+from celery_redis_plus.broker.publishing.tracking_request import ACK_TIMEOUT_S, TRACK, is_tracked, tracking_request
 from celery_redis_plus.errors import InvalidArgument
 from celery_redis_plus.integration.app_connections import connections_of, publishes_to_us
 from celery_redis_plus.integration.patching import wrap
-from celery_redis_plus.transport.api import ACK_TIMEOUT_S, delivery, is_tracked, tracking_request
 from celery_redis_plus.transport.publishing import duplicate_tasks
 
 #: Options of a task that hold the signatures of tasks that follow it; and arguments of canvas that hold their members.
@@ -177,5 +176,7 @@ def _send_task(
         duplicate_tasks.reset(token)
     task_id = duplicates.get(getattr(result, "id", ""))
     if wanted is not None and task_id is None:
+        from celery_redis_plus.transport.api import delivery
+
         result.delivery = delivery(wanted.id, connection=result.app)
     return result if task_id is None else result.app.AsyncResult(task_id, parent=result.parent)

@@ -6,19 +6,14 @@ events) stays as it is.
 
 from __future__ import annotations
 
-import traceback
-import weakref
-from collections import deque
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from typing import Any
 
-from celery import signals, states
 from celery.exceptions import Ignore, Reject, Retry, TimeLimitExceeded, WorkerLostError
 from kombu.utils.imports import symbol_by_name
 
 from celery_redis_plus.broker.consumers.last_error import Failure, failure_of, text_of
-from celery_redis_plus.integration import compat
+from celery_redis_plus.integration import worker_compat
 from celery_redis_plus.integration.ack_policies import ACK, POLICIES, REQUEUE, AckPolicies
 from celery_redis_plus.integration.lease_guard import TaskLostError, has_lease
 from celery_redis_plus.integration.patching import wrap
@@ -85,7 +80,7 @@ class BrokerRequest:
 
     def on_failure(self, exc_info: Any, *args: Any, **kwargs: Any) -> Any:
         """Note what the task raised."""
-        error = compat.unwrapped(exc_info.exception)
+        error = worker_compat.unwrapped(exc_info.exception)
         self._crp_end(_ending(error), error, str(exc_info.traceback or ""))
         return super().on_failure(exc_info, *args, **kwargs)  # type: ignore[misc]
 
@@ -238,7 +233,7 @@ def install_request_class(app: Any, policies: AckPolicies, *, waits_in_pool: boo
             continue
         names: dict[str, Any] = {"crp_waits_in_pool": waits_in_pool}
         governed = policies.governs(task)
-        (compat.ANNOUNCE_REVOKED_FOR_POLICIES if governed else compat.ANNOUNCE_REVOKED).of(base)
+        (worker_compat.ANNOUNCE_REVOKED_FOR_POLICIES if governed else worker_compat.ANNOUNCE_REVOKED).of(base)
         if governed:
             policies.of(task, None)
             names["crp_policies"] = policies
@@ -257,7 +252,7 @@ def install_immediate_acks(consumer: Any) -> None:
     again when the worker was killed there: 0.6 tasks a kill with threads, which compete with the loop for the interpreter's lock.
     Acks of tasks that are acked before they begin are another matter: the transport lets them wait for each other (`QoS`).
     """
-    for name in compat.schedulers(consumer):
+    for name in worker_compat.schedulers(consumer):
         wrap(consumer, name, _settle_now)
 
 
@@ -266,44 +261,3 @@ def _settle_now(later: Callable[..., Any], function: Callable[..., Any], *argume
     if isinstance(getattr(function, "__self__", None), Message):
         return function(*arguments, **named)
     return later(function, *arguments, **named)
-
-
-#: The exceptions of tasks that were rejected or ignored, until the next task of this process begins.
-_rejections: deque[weakref.ref[BaseException]] = deque()
-
-
-def install_traceback_cleaner() -> None:
-    """Free what rejected and ignored tasks leave in this process when the next task begins, from now on; idempotent.
-
-    Celery 5.6 and 5.7 leave some 340 KB of each in a cycle: the exception, its traceback, the frame of `trace_task`, and
-    billiard's copy of the traceback there. The collector counts objects, not bytes: 2,000 rejections made 67 MB 237 MB.
-    """
-    signals.task_postrun.connect(_note_rejection, weak=False, dispatch_uid="celery_redis_plus.note_rejection")
-    signals.task_prerun.connect(_clear_rejections, weak=False, dispatch_uid="celery_redis_plus.clear_rejections")
-
-
-def _note_rejection(state: str = "", retval: Any = None, **named: Any) -> None:  # noqa: ARG001 - signals gain arguments
-    # Now `trace_task` runs still, and what it holds cannot be cleared.
-    if state in {states.REJECTED, states.IGNORED} and isinstance(retval, BaseException):
-        _rejections.append(weakref.ref(retval))
-
-
-def _clear_rejections(**named: Any) -> None:  # noqa: ARG001 - signals gain arguments
-    """Clear the variables in the frames of those exceptions, as Celery does after a failure: files and lines stay.
-
-    Only theirs: an exception that led to one may belong to another task, which fails with it afterwards.
-    """
-    while _rejections:
-        with suppress(IndexError):
-            error = _rejections.popleft()()
-            frames = [frame for frame, _ in traceback.walk_tb(None if error is None else error.__traceback__)]
-            caller = frames[0].f_back if frames else None
-            if caller is not None and compat.runs_in_child(caller):
-                # A pool process calls that. It is in no traceback, and has the result, and with it the exception.
-                frames.append(caller)
-            for frame in frames:
-                # RuntimeError: it runs in another thread.
-                with suppress(RuntimeError):
-                    frame.clear()
-                    # Reading it renews the copy of the variables that billiard has had made.
-                    frame.f_locals  # noqa: B018

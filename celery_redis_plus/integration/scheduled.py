@@ -15,7 +15,7 @@ from kombu.utils.functional import maybe_list
 
 from celery_redis_plus.broker.arguments.eta import time_of_ms
 from celery_redis_plus.broker.queues.delayed import Delayed, Listing, list_delayed
-from celery_redis_plus.integration import compat
+from celery_redis_plus.integration import worker_compat
 from celery_redis_plus.stored_message import Claimed, UnreadableMessageError
 from celery_redis_plus.transport.kombu_message import Message, payload_of
 from celery_redis_plus.transport.transport import Transport
@@ -30,7 +30,7 @@ TIMER_PRIORITY = 6
 
 def install_inspect() -> None:
     """Let `inspect scheduled` and `query_task` of this process know broker-held tasks, where the broker is ours; idempotent."""
-    known = compat.control_commands()
+    known = worker_compat.control_commands()
     for command, extended in COMMANDS.items():
         handler = known.get(command)
         if handler is not None and not _is_extended(handler):

@@ -15,11 +15,12 @@ from celery.concurrency import prefork
 from celery_redis_plus.broker.arguments.eta import MAX_DELAY_MS
 from celery_redis_plus.broker.consumers.last_error import failure_of
 from celery_redis_plus.errors import InvalidArgument, NotSettled
-from celery_redis_plus.integration import compat
+from celery_redis_plus.integration import worker_compat
 from celery_redis_plus.integration.child_settlements import ChildSettlements
 from celery_redis_plus.integration.prefork_pool import copied
 from celery_redis_plus.maintenance.process_services import services
-from celery_redis_plus.transport.kombu_message import TASK_DELIVERY, Message
+from celery_redis_plus.transport.kombu_message import Message
+from celery_redis_plus.transport.stored_json import TASK_DELIVERY
 
 logger = logging.getLogger(__name__)
 
@@ -103,7 +104,7 @@ def _settle_here(token: str, how: str, *, delay_ms: int | None = None, error: st
     """Settle a delivery that this process holds. Raises NotSettled where it does not any more."""
     message = _message(token)
     settled = message is not None and message.settle_for_task(how, delay_ms=delay_ms, error=error)
-    for request in (*copied(compat.active_requests()), *copied(compat.requests().values())):
+    for request in (*copied(worker_compat.active_requests()), *copied(worker_compat.requests().values())):
         if message is not None and request.message is message:
             # For Celery: neither is it settled again, nor is the task ended when the connection is lost.
             request.acknowledged = True

@@ -10,7 +10,7 @@ from celery.worker.consumer import Tasks
 from redis.exceptions import RedisError
 
 from celery_redis_plus.connection.server_check import kind_and_version, parse_info
-from celery_redis_plus.integration import compat
+from celery_redis_plus.integration import worker_compat
 from celery_redis_plus.integration.ack_policies import AckPolicies
 from celery_redis_plus.integration.active_tasks import RunningTasks, note_given
 from celery_redis_plus.integration.app_connections import connections_of, warn_about_priorities
@@ -59,10 +59,10 @@ class BrokerStep(bootsteps.StartStopStep):
         """Take part in how tasks' messages are settled; the consumer has not looked at its tasks yet."""
         _share_node_names(parent.app)
         connections = connections_of(parent.app)
-        policies = AckPolicies() if connections is None else connections.ack_policies
+        policies = (None if connections is None else connections.ack_policies) or AckPolicies()
         listen_to_children(parent.pool)
-        install_request_class(parent.app, policies, waits_in_pool=compat.has_threads(parent.pool))
-        if not (compat.drops_waiting_jobs(parent.pool) or compat.is_solo(parent.pool)):
+        install_request_class(parent.app, policies, waits_in_pool=worker_compat.has_threads(parent.pool))
+        if not (worker_compat.drops_waiting_jobs(parent.pool) or worker_compat.is_solo(parent.pool)):
             note_given(parent)
         guard_without_putlocks(parent)
 
@@ -73,7 +73,7 @@ class BrokerStep(bootsteps.StartStopStep):
         if not isinstance(transport, Transport):
             # The next URL of a failover list is another broker.
             return
-        self._waker = transport.session.waker
+        self._waker = transport.delivery_loop.servers[0].connection.waker
         signals.worker_shutting_down.connect(self._wake_loop, sender=parent.hostname)
         set_keeper(self._running)
         install_prefork_guard(parent.pool)
@@ -81,10 +81,10 @@ class BrokerStep(bootsteps.StartStopStep):
         install_immediate_acks(parent)
         install_lease_guard(parent)
         begin_in_pool(parent)
-        for session in transport.sessions:
-            session.claim_commands.worker = parent.hostname
+        for server in transport.delivery_loop.servers:
+            server.connection.claim_commands.worker = parent.hostname
         transport.delivery_loop.set_worker(
-            pool_is_concurrent=not compat.is_solo(parent.pool), check_shutdown=compat.shutdown_check()
+            pool_is_concurrent=not worker_compat.is_solo(parent.pool), check_shutdown=worker_compat.shutdown_check()
         )
         install_inspect()
         self._services = [session.service for session in transport.sessions]
@@ -136,7 +136,7 @@ def _share_node_names(app: Any) -> None:
     Celery 5.7 declares the queue of a worker's remote control as exclusive. kombu's Redis transport never enforced that, so with
     it both workers run; with us the second one would end with a 405.
     """
-    compat.share_control_queue(app)
+    worker_compat.share_control_queue(app)
 
 
 def _server(transport: Transport) -> str:

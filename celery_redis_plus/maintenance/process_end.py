@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Seconds that the end of a process may take for all its brokers together, and for each answer of one.
-END_LIMIT_S, END_ANSWER_S = 1.0, 0.4
+#: Seconds that an answer of a broker may take at the end of the process.
+END_ANSWER_S = 0.4
 #: Seconds between two checks whether the maintenance thread has finished its current task.
 END_POLL_S = 0.005
 

@@ -1,4 +1,4 @@
-"""The services of this process, one for each broker that it sees with the same eyes."""
+"""What this process shares on each broker that it sees with the same eyes, and its maintenance services."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ import multiprocessing.util
 import os
 import sys
 import time
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from celery_redis_plus.connection.forks import lock_of
-from celery_redis_plus.maintenance.process_end import END_LIMIT_S
-from celery_redis_plus.maintenance.service import MaintenanceService
+from celery_redis_plus.maintenance.shared_state import SharedState
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,6 +18,7 @@ if TYPE_CHECKING:
     from celery_redis_plus.broker.consumers.active_tasks import ActiveTasks
     from celery_redis_plus.connection.connector import Connector
     from celery_redis_plus.keys import Keys
+    from celery_redis_plus.maintenance.service import MaintenanceService
     from celery_redis_plus.options import Options
 
 
@@ -33,8 +32,7 @@ SERVICE_OPTIONS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
+class _Place(NamedTuple):
     """What makes two connections share a service: the same broker, seen with the same eyes."""
 
     address: str
@@ -44,19 +42,34 @@ class _Place:
     options: tuple[Any, ...]
 
 
-#: The services of this process. `UnackedMessages` has to outlive every channel, so nothing smaller than the process can own it.
-_services: dict[_Place, MaintenanceService] = {}
+#: What this process shares on each broker. `UnackedMessages` of the service has to outlive every channel, so nothing smaller
+#: than the process can own it.
+_shared: dict[_Place, SharedState] = {}
 _services_lock = lock_of(sys.modules[__name__], "_services_lock")
 
+#: Seconds that the end of a process may take for all its brokers together.
+END_LIMIT_S = 1.0
 
-def service_for(connector: Connector, keys: Keys, options: Options, lanes: Sequence[str] = ()) -> MaintenanceService:
-    """Return this process's service for a broker, made at first use; for one of several `lanes`, by their prefixes."""
+
+def shared_state_for(connector: Connector, keys: Keys, options: Options, lanes: Sequence[str] = ()) -> SharedState:
+    """Return what this process shares on a broker, made at first use; on one of several `lanes`, by their prefixes."""
     address = connector.address
     place = _Place(address.display(), address.username, keys.prefix, tuple(getattr(options, name) for name in SERVICE_OPTIONS))
     with _services_lock:
-        service = _services.get(place)
+        shared = _shared.get(place)
+        if shared is None:
+            shared = _shared[place] = SharedState(connector, keys, options, lanes)
+        return shared
+
+
+def service_of(shared: SharedState) -> MaintenanceService:
+    """Return the maintenance service of a broker, made at first use: what it needs is loaded then."""
+    with _services_lock:
+        service = shared.service
         if service is None:
-            service = _services[place] = MaintenanceService(connector, keys, options, lanes)
+            from celery_redis_plus.maintenance.service import MaintenanceService
+
+            service = shared.service = MaintenanceService(shared)
             service.active_tasks = _keepers[-1] if _keepers else None
             _end_with_multiprocessing()
         return service
@@ -70,14 +83,15 @@ def set_keeper(active_tasks: ActiveTasks | None) -> None:
     """Let `active_tasks` decide about unsettled messages of this process after a connection loss, on every broker."""
     _keepers[:] = [] if active_tasks is None else [active_tasks]
     with _services_lock:
-        for service in _services.values():
-            service.active_tasks = active_tasks
+        for shared in _shared.values():
+            if shared.service is not None:
+                shared.service.active_tasks = active_tasks
 
 
 def services() -> list[MaintenanceService]:
     """Return this process's services."""
     with _services_lock:
-        return list(_services.values())
+        return [shared.service for shared in _shared.values() if shared.service is not None]
 
 
 def end_services(address: str | None = None) -> None:
@@ -86,14 +100,15 @@ def end_services(address: str | None = None) -> None:
     Without tests a process never forgets a broker. `address` is as `BrokerAddress.display` has it.
     """
     with _services_lock:
-        ended = {place: service for place, service in _services.items() if address in {None, place.address}}
+        ended = {place: shared for place, shared in _shared.items() if address in {None, place.address}}
         for place in ended:
-            del _services[place]
+            del _shared[place]
         if address is None:
             # A worker that ran in this process has ended.
             _keepers.clear()
-    for service in ended.values():
-        service.close()
+    for shared in ended.values():
+        if shared.service is not None:
+            shared.service.close()
 
 
 @atexit.register
@@ -112,7 +127,7 @@ def _end_with_multiprocessing() -> None:
 
 def _after_fork_in_child() -> None:
     """Forget the parent's services: its threads do not exist here."""
-    _services.clear()
+    _shared.clear()
     _keepers.clear()
 
 

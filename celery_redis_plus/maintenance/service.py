@@ -1,4 +1,4 @@
-"""The thread that runs the maintenance tasks, and the state that a process shares on one broker.
+"""The thread that runs the maintenance tasks, and what they and the consumers of a process share on one broker.
 
 One `MaintenanceService` per process and broker outlives every channel and connection. A forked child
 starts with none of its state, and never touches the parent's sockets or locks.
@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import os
 import random
-import secrets
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -22,15 +21,13 @@ from celery_redis_plus import clock
 from celery_redis_plus.broker.consumers.acks import Acknowledger
 from celery_redis_plus.broker.consumers.leases import Leases
 from celery_redis_plus.broker.consumers.processes import Processes
-from celery_redis_plus.broker.consumers.registry import Consumers
+from celery_redis_plus.broker.consumers.registry import CONSUMER_ID_SEPARATOR, Consumers
 from celery_redis_plus.broker.consumers.unacked import UnackedMessages
 from celery_redis_plus.broker.dead_letters.store import DeadLetters
 from celery_redis_plus.broker.exchanges.bindings import Bindings
-from celery_redis_plus.broker.exchanges.declared_topology import DeclaredTopology
 from celery_redis_plus.broker.fanout.subscriber_cursor import SubscriberCursors
 from celery_redis_plus.broker.fanout.subscriber_registry import SubscriberRegistry
 from celery_redis_plus.broker.lanes.lanes import Lane, connect_lanes
-from celery_redis_plus.broker.line_interval import LineInterval
 from celery_redis_plus.broker.queues.ownership import Ownership, delete_queue
 from celery_redis_plus.broker.queues.queues import Queues
 from celery_redis_plus.connection.blocking_connection import BlockingConnection
@@ -74,9 +71,7 @@ from celery_redis_plus.maintenance.unconverted_processes import UnconvertedProce
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.consumers.active_tasks import ActiveTasks
-    from celery_redis_plus.connection.connector import Connector
-    from celery_redis_plus.keys import Keys
-    from celery_redis_plus.options import Options
+    from celery_redis_plus.maintenance.shared_state import SharedState
 
 logger = logging.getLogger(__name__)
 
@@ -86,8 +81,6 @@ FIRST_BACKOFF_S, LONGEST_BACKOFF_S = 0.05, 1.0
 IDLE_END_S = 10.0
 #: Seconds for which a first claim waits for the thread, which may be busy or unable to connect; and between two looks at it.
 REPORT_PATIENCE_S, WORK_POLL_S = 0.25, 0.002
-#: Seconds between two log lines about an exchange whose messages have no recipient.
-UNROUTED_LOG_S = 60.0
 #: Seconds for which a process looks for lost ones after it was asked to.
 LOOK_FOR_LOST_S = 10.0
 #: Most seconds that the thread sleeps when nothing is due.
@@ -95,7 +88,7 @@ MAX_IDLE_S = 30.0
 
 
 class MaintenanceService:
-    """What a process does and knows on one broker, beside its channels."""
+    """What a process that consumes does on one broker, beside its channels."""
 
     #: Those of the broker's other lanes. While this process consumes in one lane, it does the maintenance of all: a queue that no
     #: process consumes may be in any, and its messages expire, and go on when they are dead.
@@ -108,18 +101,18 @@ class MaintenanceService:
     _swept: Collection[str] = ()
     _swept_as_of: tuple[int, list[str]] | None = None
 
-    def __init__(self, connector: Connector, keys: Keys, options: Options, lanes: Sequence[str] = ()) -> None:
-        """Prepare; `start` starts the thread. `lanes` are the prefixes of all lanes, where there are several."""
+    def __init__(self, shared_state: SharedState) -> None:
+        """Prepare; `start` starts the thread. `shared_state` is what the process knows of the broker."""
+        self._shared_state = shared_state
+        connector, keys, options = shared_state.connector, shared_state.keys, shared_state.options
         self.unacked_messages = UnackedMessages()
         self.watched = ConsumedQueues()
         #: What this process has declared.
-        self.knowledge = DeclaredTopology(options.cluster_lanes, on_flush=self._note_flush)
+        self.knowledge = shared_state.topology
         self.positions = SubscriberCursors(options.subscriber_timeout)
-        #: Paces the log lines about messages without a recipient, of all publishers of this process.
-        self.unrouted = LineInterval(UNROUTED_LOG_S)
         #: Gives back what is left when the interpreter exits.
         self.process_end = ProcessEnd(connector, keys, options, self.unacked_messages, self.watched)
-        self.name = secrets.token_hex(6)
+        self.name = shared_state.name
         self._keys = keys
         self._pid = os.getpid()
         self._thread: threading.Thread | None = None
@@ -132,8 +125,7 @@ class MaintenanceService:
         self.watched.on_change = self._waker.wake
         if connector.credentials is not None:
             connector.credentials.wake_on_renewal(self._waker)
-        commands = CommandConnection(connector, "maintenance", timeout=options.socket_timeout, learns_id=True)
-        self._commands = commands
+        commands = self._commands = CommandConnection(connector, "maintenance", timeout=options.socket_timeout, learns_id=True)
         blocking = BlockingConnection(connector, "timers", timeout=options.socket_timeout, learns_id=True)
         acknowledger = Acknowledger(
             commands, keys, self.unacked_messages, dead_letter_max=options.dead_letter_max, delivery_limit=options.delivery_limit
@@ -160,8 +152,10 @@ class MaintenanceService:
                 commands, keys, self.name, gone=self.knowledge.gone, remove=partial(delete_queue, queues, bindings)
             ).remove_with,
         )
-        self._live_among_processes((commands, blocking), keys, options, roles)
-        self._lanes = connect_lanes(Lane(commands, keys, queues, bindings), connector, lanes) if lanes else None
+        self._live_among_processes((commands, blocking), roles)
+        self._lanes = (
+            connect_lanes(Lane(commands, keys, queues, bindings), connector, shared_state.lanes) if shared_state.lanes else None
+        )
         forwarder = DeadLetterForwarder(DeadLetters(commands, keys), queues, bindings, self._lanes)
         self._topology_recovery = TopologyRecovery(
             queues, bindings, self.watched, self.knowledge, on_flush=self.heartbeat.run_soon
@@ -223,9 +217,8 @@ class MaintenanceService:
             ),
             leads=lambda: self._leadership.leads,
         )
-        #: How often the thread had died; connections that failed, and those that were opened in place of one of them.
-        #: And messages that consumers could not read.
-        self.thread_restarts = self.lost_connections = self.reconnects = self.unreadable = 0
+        #: How often the thread had died, and messages that consumers could not read.
+        self.thread_restarts = self.unreadable = 0
         self._heartbeat_delays = HeartbeatDelays(options.visibility_timeout)
         self._lease_heartbeats.on_late = self._late
         self._wakeups = TaskWakeups(
@@ -233,9 +226,8 @@ class MaintenanceService:
             tasks=WokenTasks(self._sweeper, self._unconsumed_queues, self.consumer_heartbeats, self._leadership),
         )  # fmt: skip
 
-    def _live_among_processes(
-        self, connections: tuple[CommandConnection, BlockingConnection], keys: Keys, options: Options, roles: LostRoles
-    ) -> None:
+    def _live_among_processes(self, connections: tuple[CommandConnection, BlockingConnection], roles: LostRoles) -> None:
+        keys, options = self._shared_state.keys, self._shared_state.options
         self._leadership = Leadership(options.connection_lost_grace)
         #: Which connections this process has.
         self.own_process = OwnProcess(
@@ -253,7 +245,7 @@ class MaintenanceService:
         #: Tells the server that this process lives, and learns whether it leads.
         self.heartbeat = Heartbeat(
             commands, processes, self.own_process, self._leadership, name=self.name,
-            visibility_timeout_s=options.visibility_timeout, on_forgotten=self._note_flush,
+            visibility_timeout_s=options.visibility_timeout, on_forgotten=self.note_flush,
         )  # fmt: skip
         self._lost_processes = LostProcesses(commands, processes, self.heartbeat, self._leadership, roles, name=self.name)
 
@@ -320,7 +312,7 @@ class MaintenanceService:
             "recoveries": self._sweeper.recovered + self._lost_processes.recovered,
             "unreadable_messages": self.unreadable,
             "redeliveries": self.unacked_messages.redelivered,
-            "reconnects": self.reconnects,
+            "reconnects": self._shared_state.reconnects,
             "unacked_messages": len(self.unacked_messages),
             "leads": int(self._leadership.leads),
             "failing_tasks": len(self.runner.failing),
@@ -328,14 +320,19 @@ class MaintenanceService:
             "fanout_lag_messages": self._subscriber_heartbeats.longest_lag,
         }
 
-    def note_lost_connection(self) -> None:
-        """Note that a connection failed."""
-        self.lost_connections += 1
+    def consumes_here(self, consumers: Collection[str]) -> bool:
+        """Return whether all of these consumers are served by the thread that asks: they take nothing while it waits."""
+        return self.delivering.all_here({name.partition(CONSUMER_ID_SEPARATOR)[0] for name in consumers})
 
-    def note_connection(self) -> None:
-        """Note that a connection was opened; it counts as a reconnect where one has failed before and has no successor."""
-        if self.reconnects < self.lost_connections:
-            self.reconnects += 1
+    def subscribes_here(self, subscribers: Collection[str]) -> bool:
+        """Return whether one of these is served by the thread that asks: one that does not go on holds all publishers up."""
+        owners = (position.owner for position in self.positions.all() if position.id in subscribers)
+        return any(owner is not None and self.delivering.all_here({owner.id}) for owner in owners)
+
+    def note_flush(self) -> None:
+        """Have what the database lost declared again at once."""
+        self._topology_recovery.run_soon()
+        self.wake()
 
     def wake(self) -> None:
         """Have the thread look at what is due."""
@@ -477,11 +474,6 @@ class MaintenanceService:
             self._unconsumed_queues, self._topology_recovery, self._subscriber_heartbeats,
         ):  # fmt: skip
             task.run_soon()
-
-    def _note_flush(self) -> None:
-        """Have what the database lost declared again at once."""
-        self._topology_recovery.run_soon()
-        self.wake()
 
     def _note_reachable(self) -> None:
         if not self._reachable:

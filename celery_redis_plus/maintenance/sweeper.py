@@ -16,6 +16,7 @@ from redis.exceptions import ResponseError
 
 from celery_redis_plus import clock
 from celery_redis_plus.broker.consumers.failures import log_deaths, read_deaths
+from celery_redis_plus.connection.refused_calls import describe_refusal
 from celery_redis_plus.maintenance.lease_heartbeats import interval_s
 from celery_redis_plus.maintenance.resting_queues import RestingQueues
 from celery_redis_plus.maintenance.time_slices import Slice
@@ -196,7 +197,7 @@ class Sweeper:
     def _log_failure(self, queue: str, text: str, *, whole: bool) -> None:
         of = self._keys.queue(queue)
         places = [*of.state_keys, of.events, of.events_meta, of.events_readers]
-        about = self._commands.refused_keys.describe(ResponseError(text), ("EVALSHA", script("sweep").sha, len(places), *places))
+        about = describe_refusal(ResponseError(text), ("EVALSHA", script("sweep").sha, len(places), *places))
         logger.error(
             "queue %r cannot be swept%s (%s%s); trying again every %g s",
             queue,

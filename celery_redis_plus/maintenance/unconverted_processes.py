@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from redis.exceptions import NoPermissionError, ResponseError
 
 from celery_redis_plus import clock
-from celery_redis_plus.keys import KombuKeys
+from celery_redis_plus.keys import KOMBU_PRIORITY_STEPS
 from celery_redis_plus.maintenance.time_slices import Slice
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class UnconvertedProcesses:
 
     def _lists_of(self, queue: str) -> list[bytes]:
         """Return the lists of kombu's default steps: every worker looks, so it must be cheap. `doctor` looks at all."""
-        return [self._keys.kombu.list_of(queue, step) for step in KombuKeys.DEFAULT_STEPS]
+        return [self._keys.kombu.list_of(queue, step) for step in KOMBU_PRIORITY_STEPS]
 
     def _count(self, command: str, key: bytes) -> int:
         try:

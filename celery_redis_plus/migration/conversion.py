@@ -14,7 +14,7 @@ from celery_redis_plus.broker.consumers.last_error import failure_by
 from celery_redis_plus.errors import InvalidArgument, OptionError
 from celery_redis_plus.event_log.metadata import describe
 from celery_redis_plus.stored_message import Outgoing, unreadable
-from celery_redis_plus.transport.kombu_message import dump, is_protocol_1, load, revive
+from celery_redis_plus.transport.stored_json import dump, is_protocol_1, load, revive
 
 #: What becomes of priorities where the two transports deliver them in opposite orders.
 Priorities = Literal["keep", "invert"]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from celery_redis_plus import clock
 from celery_redis_plus.connection.scans import scan_keys
 from celery_redis_plus.errors import OptionError
-from celery_redis_plus.keys import KombuKeys, decode_name
+from celery_redis_plus.keys import KOMBU_PRIORITY_STEPS, KombuKeys, decode_name
 
 if TYPE_CHECKING:
     from celery_redis_plus.connection.command_connection import CommandConnection
@@ -67,7 +67,7 @@ class KombuBroker:
         """Read over `commands`; `steps` are the installation's `priority_steps`. Messages of other steps to 9 are found, too."""
         self.commands = commands
         self.keys = keys
-        self._written_steps = sorted(steps) or KombuKeys.DEFAULT_STEPS
+        self._written_steps = sorted(steps) or KOMBU_PRIORITY_STEPS
         self.steps: Sequence[int] = sorted({*STEPS, *steps})
         self._bindings: list[Binding] = []
         self._refresh_at = 0.0

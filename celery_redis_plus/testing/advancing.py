@@ -24,14 +24,14 @@ from celery_redis_plus.maintenance.sweeper import Sweeper, SweepLimits
 from celery_redis_plus.scripts import script
 from celery_redis_plus.stored_message import unreadable
 from celery_redis_plus.testing.tested_app import app_of
-from celery_redis_plus.transport.kombu_message import dump, load
+from celery_redis_plus.transport.stored_json import dump, load
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from celery import Celery
 
-    from celery_redis_plus.consumer.broker_connection import BrokerConnection
+    from celery_redis_plus.consumer.publisher_session import PublisherSession
 
 #: Ten years: a message's place keeps its priority.
 LONGEST_S = 315_576_000
@@ -68,7 +68,7 @@ def advance(seconds: float, *, app: Celery | None = None) -> None:
         _sweep(session, queues)
 
 
-def _envelopes(session: BrokerConnection, queue: str, ms: int) -> Iterator[str | bytes]:
+def _envelopes(session: PublisherSession, queue: str, ms: int) -> Iterator[str | bytes]:
     """Yield tag and envelope of the delayed tasks, with earlier times in their headers: Celery's workers wait for an eta, too."""
     for message in list_delayed(session.commands, session.keys, queue, MOST_DELAYED).messages:
         try:
@@ -88,7 +88,7 @@ def _envelopes(session: BrokerConnection, queue: str, ms: int) -> Iterator[str |
             yield dump(envelope)
 
 
-def _age_deduplication(session: BrokerConnection, ms: int) -> None:
+def _age_deduplication(session: PublisherSession, ms: int) -> None:
     """Shorten the keys that stand for an `x-deduplication-id`: these the server forgets by itself."""
     commands = session.commands
     for page in scan_keys(commands, session.keys.queue("*").dedup + b"*"):
@@ -96,7 +96,7 @@ def _age_deduplication(session: BrokerConnection, ms: int) -> None:
         commands.ask([("PEXPIRE", key, max(0, int(ttl) - ms)) for key, ttl in zip(page, left, strict=True)])
 
 
-def _sweep(session: BrokerConnection, queues: Sequence[str]) -> None:
+def _sweep(session: PublisherSession, queues: Sequence[str]) -> None:
     """Do what the maintenance of a worker would: promote, expire, forward dead letters."""
     options, commands, keys = session.options, session.commands, session.keys
     limits = SweepLimits(options.visibility_timeout, options.delivery_limit, options.dead_letter_max, options.dead_letter_ttl)

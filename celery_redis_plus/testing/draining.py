@@ -13,7 +13,7 @@ from celery.contrib.testing.worker import start_worker, test_worker_started
 from celery.worker import state
 
 from celery_redis_plus.broker.queues.overview import read_overviews
-from celery_redis_plus.integration import compat
+from celery_redis_plus.integration import worker_compat
 from celery_redis_plus.integration.app_broker import connected
 from celery_redis_plus.testing.tested_app import app_of
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from celery import Celery
 
     from celery_redis_plus.broker.queues.overview import QueueOverview
-    from celery_redis_plus.consumer.broker_connection import BrokerConnection
+    from celery_redis_plus.consumer.publisher_session import PublisherSession
 
 #: Seconds between two looks at the queues.
 INTERVAL_S = 0.01
@@ -83,17 +83,17 @@ def drain(*, app: Celery | None = None, timeout: float = 10.0) -> int:
     return ran
 
 
-def _overviews(app: Celery, session: BrokerConnection) -> list[QueueOverview]:
+def _overviews(app: Celery, session: PublisherSession) -> list[QueueOverview]:
     return list(read_overviews(session.commands, session.keys, list(app.amqp.queues)))
 
 
-def _is_done(app: Celery, session: BrokerConnection) -> bool:
+def _is_done(app: Celery, session: PublisherSession) -> bool:
     """Return whether nothing was ready, held or run at one moment: between two looks that found nothing, and nothing published.
 
     Celery acks most tasks before it runs them, so that this process's own workers are asked as well.
     """
     before = _overviews(app, session)
-    if any(one.ready or one.unacked for one in before) or compat.requests():
+    if any(one.ready or one.unacked for one in before) or worker_compat.requests():
         return False
     after = _overviews(app, session)
     idle = not any(one.ready or one.unacked for one in after)
@@ -107,5 +107,5 @@ def _left(found: list[QueueOverview], timeout: float) -> str:
         for one in found
         if one.ready or one.unacked
     ]
-    running = [f"\n  running: {request.name}[{request.id}]" for request in compat.requests().values()]
+    running = [f"\n  running: {request.name}[{request.id}]" for request in worker_compat.requests().values()]
     return f"drain() is not done after {timeout:g} s:{''.join(rows + running) or ' tasks publish further ones all the time'}"

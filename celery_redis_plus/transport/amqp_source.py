@@ -13,7 +13,7 @@ from kombu.exceptions import OperationalError
 from kombu.utils.url import maybe_sanitize_url
 
 from celery_redis_plus.errors import InvalidAddress, ServerUnreachable
-from celery_redis_plus.transport.kombu_message import dump
+from celery_redis_plus.transport.stored_json import dump
 
 if TYPE_CHECKING:
     from types import TracebackType

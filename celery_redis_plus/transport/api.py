@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import threading
-import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from kombu import Connection, Producer
 
+from celery_redis_plus.broker.publishing.tracking_request import ACK_TIMEOUT_S, TRACK, is_tracked, tracking_request
 from celery_redis_plus.connection.forks import lock_of, on_fork_in_child
-from celery_redis_plus.consumer.delivery_tracking import TRACK, TrackingRequest
 from celery_redis_plus.errors import DeliveryNotFound, InvalidArgument
 from celery_redis_plus.transport.channel import Channel
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.publishing.delivery_store import Tracked
     from celery_redis_plus.broker.queues.counters import Counters
-    from celery_redis_plus.consumer.broker_connection import BrokerConnection
-
-#: Seconds for which a recipient may take to answer, unless the publisher says.
-ACK_TIMEOUT_S = 30.0
+    from celery_redis_plus.consumer.publisher_session import PublisherSession
 
 Callback = Callable[["Delivery"], object]
 
@@ -41,7 +37,7 @@ class Delivery:
     The state is on the server, for an hour after the timeout, so that any process can ask by `id`.
     """
 
-    def __init__(self, track: str, session: BrokerConnection, state: Tracked) -> None:
+    def __init__(self, track: str, session: PublisherSession, state: Tracked) -> None:
         """Follow the delivery `track`, which `state` is known of."""
         #: What another process finds it by: `celery_redis_plus.delivery(id, connection=…)`.
         self.id = track
@@ -216,25 +212,7 @@ def _tracked(
     return _handle(channel.session, wanted.id)
 
 
-def is_tracked(track: object) -> bool:
-    """Return the option `track`. Raises InvalidArgument where it is no bool."""
-    if not isinstance(track, bool):
-        raise InvalidArgument(f"track is {track!r:.100}; allowed are True and False")
-    return track
-
-
-def tracking_request(ack_timeout: Any) -> TrackingRequest:
-    """Return a new delivery to be tracked: the property `TRACK` of a message.
-
-    Raises:
-        InvalidArgument: `ack_timeout` is no number of seconds over 0.
-    """
-    if isinstance(ack_timeout, bool) or not isinstance(ack_timeout, int | float) or not 0 < ack_timeout < 1e9:
-        raise InvalidArgument(f"ack_timeout is {ack_timeout!r}; allowed is a number of seconds over 0")
-    return TrackingRequest(uuid.uuid4().hex, ack_timeout)
-
-
-def _handle(session: BrokerConnection, track: str) -> Delivery:
+def _handle(session: PublisherSession, track: str) -> Delivery:
     state = session.tracking.tracks.state(track)
     if state is None:
         raise DeliveryNotFound(f"no tracked delivery {track!r} is known: none was published under this id, or long ago")

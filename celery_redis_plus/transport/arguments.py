@@ -7,13 +7,11 @@ in a process for each queue and argument.
 
 from __future__ import annotations
 
-import difflib
 import logging
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from celery_redis_plus.broker.arguments.argument_rules import KNOWN_ARGUMENTS
-from celery_redis_plus.broker.arguments.header_filter import pack_filter
 from celery_redis_plus.errors import InvalidArgument, PreconditionFailed
 from celery_redis_plus.transport import framework_hooks
 
@@ -147,7 +145,11 @@ def browses(queue: str, arguments: Mapping[str, Any] | None, *, exclusive: bool)
 def consumer_filter(queue: str, arguments: Mapping[str, Any] | None) -> str:
     """Return the argument `x-filter` of a consumer of `queue`, packed; empty: it takes all. Raises as `pack_filter`."""
     value = (arguments or {}).get("x-filter")
-    return "" if value is None else pack_filter(value, f"a consumer of queue {queue!r}")
+    if value is None:
+        return ""
+    from celery_redis_plus.broker.arguments.header_filter import pack_filter
+
+    return pack_filter(value, f"a consumer of queue {queue!r}")
 
 
 def check_queue_arguments(queue: str, declared: QueueArguments) -> None:
@@ -166,6 +168,9 @@ def check_queue_arguments(queue: str, declared: QueueArguments) -> None:
                     f"{what}; allowed are {', '.join(map(repr, QUEUE_TYPES))}: streams are fanout exchanges here"
                 )
             continue
+        # For an error only.
+        import difflib
+
         near = difflib.get_close_matches(name, KNOWN_ARGUMENTS, n=1, cutoff=0.85)
         if near:
             raise InvalidArgument(f"{what}, which is unknown here; did you mean {near[0]!r}?")
@@ -210,6 +215,9 @@ def check_fanout_binding(queue: str, declared: QueueArguments | None, exchange: 
 
 
 def _hint(name: str, known: Iterable[str]) -> str:
+    # For an error only.
+    import difflib
+
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
     return f" Did you mean {near[0]!r}?" if near else ""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from amqp.protocol import queue_declare_ok_t
@@ -15,36 +16,40 @@ from celery_redis_plus.broker.arguments.names import check_exchange_name, check_
 from celery_redis_plus.broker.arguments.queue_arguments import check_queue_name
 from celery_redis_plus.broker.consumers.settlement import Settlement
 from celery_redis_plus.broker.exchanges.exchange_record import ExchangeRecord
-from celery_redis_plus.broker.queues.counters import Counters, read_counters
 from celery_redis_plus.connection import forks
-from celery_redis_plus.consumer.channel_consumers import ChannelConsumers
 from celery_redis_plus.errors import ChannelClosed, NotSupported, ServerUnreachable
 from celery_redis_plus.transport.amqp_errors import CONNECTION_ERRORS, amqp_method
 from celery_redis_plus.transport.arguments import browses, consumer_filter, consumer_priority
 from celery_redis_plus.transport.compat import RedisClient, SocketOwner
 from celery_redis_plus.transport.declarations import ExchangeOperations, QueueOperations
-from celery_redis_plus.transport.kombu_message import Message as DeliveredMessage
-from celery_redis_plus.transport.kombu_message import broadcast_payload, payload_of
-from celery_redis_plus.transport.publish_batch import PublishBatch
 from celery_redis_plus.transport.publishing import ExchangePublisher
-from celery_redis_plus.transport.qos import QoS
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.consumers.unacked import Unacked
     from celery_redis_plus.broker.fanout.subscriber_registry import Subscriber, SubscriberDeath
+    from celery_redis_plus.broker.queues.counters import Counters
     from celery_redis_plus.broker.queues.queues import Sizes
-    from celery_redis_plus.consumer.broker_connection import BrokerConnection
+    from celery_redis_plus.consumer.channel_consumers import ChannelConsumers
+    from celery_redis_plus.consumer.consumer_session import ConsumerSession
+    from celery_redis_plus.consumer.delivery_loop import DeliveryLoop
     from celery_redis_plus.consumer.delivery_turns import Payload
+    from celery_redis_plus.consumer.fanout_consumer import FanoutConsumer
+    from celery_redis_plus.consumer.publisher_session import PublisherSession
+    from celery_redis_plus.consumer.queue_consumers import QueueConsumers
+    from celery_redis_plus.transport.kombu_message import Message as DeliveredMessage
+    from celery_redis_plus.transport.publish_batch import PublishBatch
+    from celery_redis_plus.transport.qos import QoS as PrefetchLimit
 
 #: A table of AMQP's `x-*` arguments.
 Arguments = Mapping[str, Any] | None
 
 
 class Channel(virtual.Channel):
-    """A channel; all channels of a connection share its session and its delivery loop."""
+    """A channel; all channels of a connection share its session and its delivery loop.
 
-    Message = DeliveredMessage
-    QoS = QoS
+    What only a channel with consumers needs is made, and loaded, at the first `basic_consume`, `basic_get` or `basic_qos`.
+    """
+
     supports_fanout = True
     do_restore = True
     max_priority = 255
@@ -52,20 +57,69 @@ class Channel(virtual.Channel):
 
     def __init__(self, connection: Any, **kwargs: Any) -> None:
         """Open a channel on `connection`, kombu's name for our `Transport`."""
-        session: BrokerConnection = connection.session
-        self.session, self.delivery_loop = session, connection.delivery_loop
+        session: PublisherSession = connection.session
+        self.session, self._transport = session, connection
         super().__init__(connection, **kwargs)
         # kombu's virtual channel encodes bodies to text; ours are bytes all the way.
         self.body_encoding = None
         self.client = RedisClient(session.commands, session.queues)
-        self.subclient = SocketOwner(session.wakeup_connection)
-        server = self.delivery_loop.server_of(session)
-        self._consumed = ChannelConsumers(server, self.qos, decode=payload_of, decode_broadcast=broadcast_payload)
-        self.queue_consumers, self.fanout_consumer = self._consumed.queues, self._consumed.fanout
         self._publisher = ExchangePublisher(session)
         self._exchanges = ExchangeOperations(session)
-        self._queues = QueueOperations(session, self.fanout_consumer, connection.read_broadcasts_again)
+        self._queues = QueueOperations(session, lambda: self.fanout_consumer, connection.read_broadcasts_again)
         forks.on_fork_in_child(self)
+
+    @cached_property
+    def Message(self) -> type[DeliveredMessage]:  # noqa: N802 - kombu's name
+        """The class of delivered messages."""
+        from celery_redis_plus.transport.kombu_message import Message
+
+        return Message
+
+    def QoS(self, channel: Channel) -> PrefetchLimit:  # noqa: N802 - kombu's name
+        """Return the channel's prefetch limit; kombu calls it once."""
+        from celery_redis_plus.transport.qos import QoS
+
+        return QoS(channel)
+
+    @cached_property
+    def delivery_loop(self) -> DeliveryLoop:
+        """What serves the consumers of all channels of the connection."""
+        loop: DeliveryLoop = self._transport.delivery_loop
+        return loop
+
+    @cached_property
+    def consumer_session(self) -> ConsumerSession:
+        """What the connection consumes with."""
+        return self.delivery_loop.server_of(self.session).connection
+
+    @cached_property
+    def _consumed(self) -> ChannelConsumers:
+        from celery_redis_plus.consumer.channel_consumers import ChannelConsumers
+        from celery_redis_plus.transport.kombu_message import broadcast_payload, payload_of
+
+        server = self.delivery_loop.server_of(self.session)
+        return ChannelConsumers(server, self.qos, decode=payload_of, decode_broadcast=broadcast_payload)
+
+    @property
+    def has_consumers(self) -> bool:
+        """Whether the channel consumes, or did."""
+        return "_consumed" in self.__dict__
+
+    @cached_property
+    def queue_consumers(self) -> QueueConsumers:
+        """The consumers of its queues."""
+        return self._consumed.queues
+
+    @cached_property
+    def fanout_consumer(self) -> FanoutConsumer:
+        """Its broadcasts."""
+        return self._consumed.fanout
+
+    @property
+    def subclient(self) -> SocketOwner | None:
+        """What waits for messages, by kombu's name; None where nothing does."""
+        consumer = self.session.consumer
+        return None if consumer is None else SocketOwner(consumer.wakeup_connection)
 
     @property
     def whole(self) -> Channel:
@@ -100,18 +154,25 @@ class Channel(virtual.Channel):
             return
         self.closed = True
         try:
+            if self.has_consumers:
+                self._end_consumers()
+        finally:
+            if self.connection is not None:
+                self.connection.close_channel(self)
+
+    def _end_consumers(self) -> None:
+        try:
             self._consumed.close()
         except CONNECTION_ERRORS:
             self.session.abandon()
             self._consumed.abandon()
         finally:
             self._consumed.clear()
-            if self.connection is not None:
-                self.connection.close_channel(self)
 
     def forked(self) -> None:
         """Leave what was delivered to the parent, in a child."""
-        self._consumed.forked()
+        if self.has_consumers:
+            self._consumed.forked()
 
     # -- publish ----------------------------------------------------------------------------------------------------------
 
@@ -164,6 +225,8 @@ class Channel(virtual.Channel):
 
     def create_publish_batch(self, max_size: int) -> PublishBatch:
         """Return a batch for kombu's `Producer.batch` (kombu 5.7): at most `max_size` messages wait in it."""
+        from celery_redis_plus.transport.publish_batch import PublishBatch
+
         return PublishBatch(self, max_size, publisher=self._publisher)
 
     # -- consume ----------------------------------------------------------------------------------------------------------
@@ -210,10 +273,10 @@ class Channel(virtual.Channel):
         priority = consumer_priority(queue, arguments, self.session.options.consumer_priority)
         browsing = browses(queue, arguments, exclusive=exclusive)
 
-        whole = self.whole
+        whole, message_class = self.whole, self.Message
 
         def deliver(payload: Payload, unacked: Unacked | None) -> Any:
-            message = DeliveredMessage(payload, channel=whole, unacked=unacked, lane=self)
+            message = message_class(payload, channel=whole, unacked=unacked, lane=self)
             message.queue = queue
             if not browsing:
                 self.qos.deliver(message, unacked)
@@ -230,7 +293,8 @@ class Channel(virtual.Channel):
 
     def basic_cancel(self, consumer_tag: str) -> None:
         """End a consumer. Claimed messages that the application has not seen go back in place at once."""
-        self._consumed.cancel(consumer_tag)
+        if self.has_consumers:
+            self._consumed.cancel(consumer_tag)
 
     @amqp_method
     def basic_get(self, queue: str, no_ack: bool = False, **kwargs: Any) -> DeliveredMessage | None:
@@ -243,7 +307,7 @@ class Channel(virtual.Channel):
         if found is None:
             return None
         payload, unacked = found
-        message = DeliveredMessage(payload, channel=self.whole, unacked=unacked, lane=self)
+        message = self.Message(payload, channel=self.whole, unacked=unacked, lane=self)
         self.qos.deliver(message, unacked)
         if no_ack:
             self.qos.ack(unacked.tag)
@@ -279,7 +343,7 @@ class Channel(virtual.Channel):
     def basic_qos(self, prefetch_size: int = 0, prefetch_count: int = 0, apply_global: bool = False) -> None:
         """Set how many messages may be delivered and not settled; 0 is no limit."""
         self.qos.prefetch_count = prefetch_count or 0
-        self.session.waker.wake()
+        self.consumer_session.waker.wake()
 
     @amqp_method
     def flow(self, active: bool = True) -> None:
@@ -291,7 +355,7 @@ class Channel(virtual.Channel):
         self.qos.suspended = not active
         if not active:
             self._consumed.suspend()
-        self.session.waker.wake()
+        self.consumer_session.waker.wake()
 
     # -- exchanges --------------------------------------------------------------------------------------------------------
 
@@ -439,6 +503,8 @@ class Channel(virtual.Channel):
         Raises:
             ChannelError: there is no such queue (404), or the channel is closed.
         """
+        from celery_redis_plus.broker.queues.counters import read_counters
+
         return read_counters(self.session.commands, self.session.keys, check_queue_name(queue))
 
     @amqp_method

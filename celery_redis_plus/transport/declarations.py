@@ -13,15 +13,15 @@ from celery_redis_plus.transport.arguments import check_fanout_binding, check_qu
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.fanout.subscriber_registry import Subscriber, SubscriberDeath
-    from celery_redis_plus.consumer.broker_connection import BrokerConnection
     from celery_redis_plus.consumer.fanout_consumer import FanoutConsumer
+    from celery_redis_plus.consumer.publisher_session import PublisherSession
     from celery_redis_plus.keys import FanoutKeys
 
 
 class ExchangeOperations:
     """Deletes and shows exchanges."""
 
-    def __init__(self, connection: BrokerConnection) -> None:
+    def __init__(self, connection: PublisherSession) -> None:
         self._connection = connection
         self._bindings = connection.bindings
 
@@ -76,12 +76,14 @@ class ExchangeOperations:
 class QueueOperations:
     """Declares, binds, purges, looks up and deletes queues. Raises ResourceLocked where a queue belongs to another connection."""
 
-    def __init__(self, connection: BrokerConnection, fanout: FanoutConsumer, read_again: Callable[[str], None]) -> None:
+    def __init__(
+        self, connection: PublisherSession, fanout: Callable[[], FanoutConsumer], read_again: Callable[[str], None]
+    ) -> None:
         """Work over `connection`.
 
         Args:
             connection: the connections to the broker.
-            fanout: subscribes queues to fanout exchanges.
+            fanout: returns what subscribes queues to fanout exchanges.
             read_again: called with the name of a queue whose subscriptions have changed, for all who consume it.
         """
         self._connection = connection
@@ -116,7 +118,7 @@ class QueueOperations:
             return 0
         connection.owned_queues.forget(queue)
         unbound = self._bindings.unbind_queues([queue])
-        self._fanout.forget_queue(queue, {exchange for exchange, _ in unbound if self._bindings.is_fanout(exchange)})
+        self._fanout().forget_queue(queue, {exchange for exchange, _ in unbound if self._bindings.is_fanout(exchange)})
         return deleted
 
     def purge(self, queue: str) -> int:
@@ -139,7 +141,7 @@ class QueueOperations:
             check_fanout_binding(queue, self._queues.arguments(queue), exchange)
         self._bindings.bind(exchange, binding)
         if fanout:
-            self._fanout.bind(queue, exchange, routing_key)
+            self._fanout().bind(queue, exchange, routing_key)
             self._read_again(queue)
 
     def unbind(self, queue: str, exchange: str, routing_key: str, arguments: Mapping[str, Any]) -> None:
@@ -147,5 +149,5 @@ class QueueOperations:
         self._connection.ownership.check(queue)
         table = check_table(f"the binding of queue {queue!r}", arguments)
         self._bindings.unbind(check_exchange_name(exchange), Binding(queue, check_routing_key(routing_key), table))
-        if self._fanout.unbind(queue, exchange, routing_key):
+        if self._fanout().unbind(queue, exchange, routing_key):
             self._read_again(queue)

@@ -1,81 +1,24 @@
-"""kombu's message: as our channels deliver it, and the JSON in which its headers and properties are stored."""
+"""kombu's message, as our channels deliver it."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from kombu.compression import decompress
 from kombu.transport import base
-from kombu.utils import json as kombu_json
 
 from celery_redis_plus.broker.arguments.eta import moment_to_ms
 from celery_redis_plus.broker.consumers.last_error import Failure
 from celery_redis_plus.broker.consumers.unacked import UnackedMessage
 from celery_redis_plus.errors import InvalidEta
 from celery_redis_plus.stored_message import BODY_SEPARATOR, checked_envelope, unreadable
+from celery_redis_plus.transport.stored_json import TASK_DELIVERY, load
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.consumers.unacked import Unacked
     from celery_redis_plus.broker.fanout.entries import Entry
     from celery_redis_plus.stored_message import Claimed
-
-#: The property of a delivered message that says which delivery its task may settle. It is of one delivery: never published.
-TASK_DELIVERY = "redisplus_delivery"
-#: What marks an object that kombu's encoder has converted (`kombu/utils/json.py`).
-CONVERTED = b'"__type__"'
-
-_decode = json.JSONDecoder().decode
-
-
-def _encoder() -> Callable[[Any, int], Iterable[str]]:
-    """Return an encoder that is made once: it takes an object and its depth, and returns the parts of its JSON.
-
-    The standard library's makes its inner C encoder anew for every call, which costs as much as encoding our few fields; where
-    there is none (PyPy) its own way is taken.
-    """
-    default = kombu_json.JSONEncoder().default
-    slow = json.JSONEncoder(separators=(",", ":"), default=default)
-    make = json.encoder.c_make_encoder  # type: ignore[attr-defined]  # not in typeshed
-    if make is None:
-        return lambda data, _: slow.iterencode(data)
-    fast: Callable[[Any, int], Iterable[str]] = make(
-        None, default, json.encoder.encode_basestring_ascii, None, ":", ",", False, False, True
-    )
-    return fast
-
-
-_encode = _encoder()
-
-
-def dump(data: dict[str, Any]) -> bytes:
-    """Return `data` as one line of compact ASCII JSON.
-
-    Raises:
-        TypeError: a value of a type that kombu has no conversion for.
-    """
-    return "".join(_encode(data, 0)).encode("ascii")
-
-
-def load(line: bytes) -> dict[str, Any]:
-    """Return what `dump` was given. kombu's object hook costs as much as the parsing, so it runs only where it is needed."""
-    if CONVERTED in line:
-        loaded: dict[str, Any] = kombu_json.loads(line)
-        return loaded
-    decoded: dict[str, Any] = _decode(line.decode("ascii"))
-    return decoded
-
-
-def revive(value: object) -> object:
-    """Return the object that kombu's JSON encoder has converted to `value`, such as the bytes of a body.
-
-    Raises:
-        ValueError, TypeError: a type that kombu does not know, or another object than it writes for that type.
-    """
-    return kombu_json.loads(json.dumps(value))
 
 
 class Message(base.Message):
@@ -130,7 +73,7 @@ class Message(base.Message):
         if self._unacked is not None:
             self._unacked.started = True
             if self._unacked.failed_before:
-                self.lane.session.acknowledger.begin(self._unacked)
+                self.lane.consumer_session.acknowledger.begin(self._unacked)
 
     def note_task_delivery(self, *, acked_early: bool) -> None:
         """Let its task know which delivery it may settle; an empty token: it is acked before its task begins.
@@ -164,7 +107,7 @@ class Message(base.Message):
         if how == "ack":
             self.ack()
             # The task goes on, perhaps for long.
-            self.lane.session.acknowledger.flush()
+            self.lane.consumer_session.acknowledger.flush()
             return True
         if unacked is not None:
             unacked.failed, unacked.retry_delay_ms = True, delay_ms
@@ -180,7 +123,7 @@ class Message(base.Message):
     def tell_failed(self, reason: str, failure: Failure | None) -> None:
         """Tell the log that the work on it failed after it was acked early; nothing where its events are not written."""
         if self.lane is not None and self._unacked is not None and self._unacked.is_logged:
-            self.lane.session.acknowledger.tell_failed(self._unacked.queue, self._unacked.tag, reason, failure)
+            self.lane.consumer_session.acknowledger.tell_failed(self._unacked.queue, self._unacked.tag, reason, failure)
 
     def mark_failed(self) -> None:
         """Note that its work failed: sent back with requeue, it counts towards the delivery limit."""
@@ -255,19 +198,3 @@ def _expire(headers: dict[str, Any]) -> None:
         has_passed = moment_to_ms(headers.get("expires"), naive_is_utc=True) <= just_now.timestamp() * 1000
     if not has_passed:
         headers["expires"] = just_now.isoformat()
-
-
-#: Keys of a task's body in Celery's message protocol 1 (`celery/app/amqp.py:AMQP.as_task_v1`). All serializers write them as they
-#: are.
-_PROTOCOL_1 = (b"task", b"kwargs", b"expires", b"callbacks", b"errbacks", b"timelimit", b"taskset")
-
-
-def is_protocol_1(headers: Mapping[str, Any], body: bytes) -> bool:
-    """Return whether a message is a task of Celery's message protocol 1, whose `expires` only a worker reads: in its body."""
-    if "task" in headers:
-        return False
-    if "compression" in headers:
-        # What cannot be decompressed is for its consumer to refuse.
-        with suppress(Exception):
-            body = decompress(body, headers["compression"])
-    return all(key in body for key in _PROTOCOL_1)

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, cast
 from kombu.transport import virtual
 
 from celery_redis_plus.broker.lanes.by_queue import ByQueue, of_queue
+from celery_redis_plus.broker.publishing.tracking_request import TRACK
 from celery_redis_plus.connection.lanes import only_one_lane
-from celery_redis_plus.consumer.delivery_tracking import TRACK
 from celery_redis_plus.consumer.lane_fanouts import LaneFanouts
 from celery_redis_plus.errors import ChannelClosed, InvalidArgument, NotSupported, ServerUnreachable
 from celery_redis_plus.transport.channel import Arguments, Channel
-from celery_redis_plus.transport.compat import RedisClient, SocketOwner
+from celery_redis_plus.transport.compat import RedisClient
 from celery_redis_plus.transport.declarations import QueueOperations
 from celery_redis_plus.transport.lane_batch import LanePublishBatch
 from celery_redis_plus.transport.lane_credit import LaneQoS, SharedQoS
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from celery_redis_plus.broker.fanout.subscriber_registry import Subscriber, SubscriberDeath
     from celery_redis_plus.broker.queues.counters import Counters
     from celery_redis_plus.broker.queues.queues import Queues, Sizes
-    from celery_redis_plus.consumer.broker_connection import BrokerConnection
     from celery_redis_plus.consumer.delivery_loop import DeliveryLoop
     from celery_redis_plus.consumer.fetcher import Fetcher
+    from celery_redis_plus.consumer.publisher_session import PublisherSession
     from celery_redis_plus.transport.kombu_message import Message
     from celery_redis_plus.transport.publishing import ExchangePublisher
 
@@ -41,7 +41,7 @@ class _LaneTransport:
 
     channel_max = 1
 
-    def __init__(self, transport: Any, session: BrokerConnection) -> None:
+    def __init__(self, transport: Any, session: PublisherSession) -> None:
         self.client = transport.client
         self.session = session
         self.delivery_loop: DeliveryLoop = transport.delivery_loop
@@ -57,9 +57,9 @@ class _LaneTransport:
 class LaneOfChannel(Channel):
     """The part of a channel that is in one lane; the messages of the lane's queues belong to it."""
 
-    QoS = LaneQoS  # type: ignore[assignment]
+    QoS = LaneQoS
 
-    def __init__(self, transport: Any, session: BrokerConnection, whole: LaneChannel) -> None:
+    def __init__(self, transport: Any, session: PublisherSession, whole: LaneChannel) -> None:
         """Open it over `session`."""
         self._whole = whole
         super().__init__(_LaneTransport(transport, session))
@@ -73,7 +73,7 @@ class LaneOfChannel(Channel):
         """Read broadcasts of all lanes, and publish as one of them; return what declares this lane's queues."""
         self._publisher = publisher
         self._consumed.fanout = fanouts  # type: ignore[assignment]
-        self._queues = QueueOperations(self.session, fanouts, self.connection.read_broadcasts_again)  # type: ignore[arg-type]
+        self._queues = QueueOperations(self.session, lambda: fanouts, self.connection.read_broadcasts_again)  # type: ignore[arg-type,return-value]
         return self._queues
 
     def taken(self) -> int:
@@ -105,14 +105,13 @@ class LaneChannel(Channel):
 
     def __init__(self, connection: Any, **kwargs: Any) -> None:
         """Open a channel on `connection`, kombu's name for our `Transport`."""
-        self.sessions: list[BrokerConnection] = connection.sessions
-        self.delivery_loop = connection.delivery_loop
+        self.sessions: list[PublisherSession] = connection.sessions
+        self._transport = connection
         virtual.Channel.__init__(self, connection, **kwargs)
         self.body_encoding = None
         first = self.sessions[0]
         self._options = first.options
         self.client = RedisClient(first.commands, cast("Queues", ByQueue([session.queues for session in self.sessions])))
-        self.subclient = SocketOwner(first.wakeup_connection)
         self._lanes: list[LaneOfChannel] = []
         for session in self.sessions:
             self._lanes.append(LaneOfChannel(connection, session, self))
@@ -122,12 +121,12 @@ class LaneChannel(Channel):
         joined = zip(self._lanes, self._publishers.lanes, strict=True)
         self._queues = LaneQueueOperations([lane.join(fanouts, publisher) for lane, publisher in joined])  # type: ignore[assignment]
 
-    def QoS(self, _: Any) -> SharedQoS:  # type: ignore[override]  # noqa: N802 - kombu's name
+    def QoS(self, _: Any) -> SharedQoS:  # noqa: N802 - kombu's name
         """Return the limit of all lanes; kombu calls it once."""
         return SharedQoS(self, overfetch_factor=self._options.overfetch_factor)
 
     @property
-    def session(self) -> BrokerConnection:  # type: ignore[override]
+    def session(self) -> PublisherSession:  # type: ignore[override]
         """Raise InvalidArgument: what asks for it knows of one lane only."""
         raise InvalidArgument(only_one_lane("this", len(self.sessions)))
 
@@ -168,6 +167,10 @@ class LaneChannel(Channel):
                 stack.callback(self.connection.close_channel, self)
             for lane in self._lanes:
                 stack.callback(lane.close)
+
+    @property
+    def subclient(self) -> None:
+        """None: each lane has one."""
 
     def forked(self) -> None:
         """Do nothing: the lanes do."""
@@ -222,7 +225,7 @@ class LaneChannel(Channel):
         """Set how many messages of all lanes may be delivered and not settled; 0 is no limit."""
         self.check_open()
         self.qos.prefetch_count = prefetch_count or 0
-        self.sessions[0].waker.wake()
+        self._lanes[0].consumer_session.waker.wake()
 
     def flow(self, active: bool = True) -> None:
         """Suspend the consumers of this channel, or let them go on, as `Channel.flow`."""

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from celery_redis_plus.broker.consumers.settlement import Settlement
     from celery_redis_plus.broker.consumers.unacked import Unacked
-    from celery_redis_plus.consumer.broker_connection import BrokerConnection
+    from celery_redis_plus.consumer.consumer_session import ConsumerSession
     from celery_redis_plus.transport.channel import Channel
 
 
@@ -165,6 +165,6 @@ class LaneQoS(QoS):
         if unacked is not None:
             self._shared.note(unacked.tag)
 
-    def _session_of(self, queue: str) -> BrokerConnection:
+    def _session_of(self, queue: str) -> ConsumerSession:
         """Return the connection to the lane of a queue: broadcasts come by that of their exchange."""
-        return self._whole.lane_of(queue).session
+        return self._whole.lane_of(queue).consumer_session

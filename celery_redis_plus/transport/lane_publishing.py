@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
     from celery_redis_plus.broker.exchanges.bindings import Check
     from celery_redis_plus.broker.publishing.attempt import PublishAttempt
-    from celery_redis_plus.consumer.broker_connection import BrokerConnection
+    from celery_redis_plus.consumer.publisher_session import PublisherSession
 
 
 class LanePublisher(ExchangePublisher):
     """Publishes to the queues of one lane, and to its fanout exchanges."""
 
-    def __init__(self, connection: BrokerConnection, keep_unrouted: Callable[..., None]) -> None:
+    def __init__(self, connection: PublisherSession, keep_unrouted: Callable[..., None]) -> None:
         """Publish over one connection; `keep_unrouted` does what `_unrouted` does, for all lanes."""
         super().__init__(connection)
         self._keep_unrouted = keep_unrouted
@@ -57,7 +57,7 @@ class LanePublisher(ExchangePublisher):
 class LanesPublisher(ExchangePublisher):
     """Publishes over all lanes. Messages without a recipient go to the lane of the queue of undelivered ones."""
 
-    def __init__(self, connections: Sequence[BrokerConnection]) -> None:
+    def __init__(self, connections: Sequence[PublisherSession]) -> None:
         """Publish over one connection to each lane."""
         super().__init__(connections[lane_of(UNDELIVERED, len(connections))])
         #: The publishers of the lanes.

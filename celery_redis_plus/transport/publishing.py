@@ -15,15 +15,15 @@ from celery_redis_plus.broker.arguments.expiry import life_of
 from celery_redis_plus.broker.arguments.priority import RANKS, check_priority
 from celery_redis_plus.broker.dead_letters.unroutable import NO_SUBSCRIBERS, UNDELIVERED, UNROUTABLE
 from celery_redis_plus.broker.publishing.attempt import PublishAttempt
-from celery_redis_plus.consumer.delivery_tracking import TRACK
+from celery_redis_plus.broker.publishing.tracking_request import TRACK
 from celery_redis_plus.errors import InvalidArgument, MessageNotAccepted, PublishRefused, Unroutable
 from celery_redis_plus.event_log.metadata import SOURCE_ID, describe
 from celery_redis_plus.stored_message import BODY_SEPARATOR, LARGE_BODY, Outgoing
 from celery_redis_plus.transport.arguments import PASSED_ON, check_properties
-from celery_redis_plus.transport.kombu_message import TASK_DELIVERY, dump, is_protocol_1
+from celery_redis_plus.transport.stored_json import TASK_DELIVERY, dump, is_protocol_1
 
 if TYPE_CHECKING:
-    from celery_redis_plus.consumer.broker_connection import BrokerConnection
+    from celery_redis_plus.consumer.publisher_session import PublisherSession
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ duplicate_tasks: ContextVar[dict[str, str] | None] = ContextVar("standing_tasks"
 class ExchangePublisher:
     """Publishes messages to exchanges: to the queues that are bound to them, or to a fanout exchange's stream."""
 
-    def __init__(self, connection: BrokerConnection) -> None:
+    def __init__(self, connection: PublisherSession) -> None:
         self._connection = connection
 
     def publish(self, message: dict[str, Any], exchange: str, routing_key: str, *, mandatory: bool) -> str | None:
@@ -59,7 +59,7 @@ class ExchangePublisher:
             self.send(message, exchange, routing_key, attempt, mandatory=mandatory)
         except PublishRefused:
             # The outcome is known, too.
-            if not exchange:
+            if not exchange and TRACK in properties:
                 self._connection.tracking.refused(properties, routing_key)
             raise
         except BaseException:
@@ -207,7 +207,8 @@ class ExchangePublisher:
             except PublishRefused as error:
                 # As in AMQP: each queue decides for itself, and the publisher hears of a refusal.
                 refused = error
-                self._connection.tracking.refused(message["properties"], queue)
+                if TRACK in message["properties"]:
+                    self._connection.tracking.refused(message["properties"], queue)
         if routed:
             bindings.confirm(exchange)
         if refused is not None and not (routed and TRACK in message["properties"]):
@@ -246,7 +247,7 @@ class ExchangePublisher:
 
     def _warn(self, text: str, exchange: str, about: Mapping[str, Any]) -> None:
         """Log a message without a recipient: the first one of an exchange at once, then one line a minute with their number."""
-        count = self._connection.service.unrouted.add(exchange)
+        count = self._connection.shared.unrouted.add(exchange)
         if count:
             logger.warning("%s%s", text, f" (so many since the last line: {count})" if count > 1 else "", extra=about)
 

@@ -15,7 +15,7 @@ from celery_redis_plus.broker.fanout.subscriber_cursor import UnackedBroadcast
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from celery_redis_plus.consumer.broker_connection import BrokerConnection
+    from celery_redis_plus.consumer.consumer_session import ConsumerSession
     from celery_redis_plus.consumer.delivery_loop import DeliveryLoop
     from celery_redis_plus.consumer.queue_consumers import QueueConsumers
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class SettlingChannel(Protocol):
     """A channel, as far as its prefetch limit and its settlements need it."""
 
-    session: BrokerConnection
+    consumer_session: ConsumerSession
     delivery_loop: DeliveryLoop
     queue_consumers: QueueConsumers
 
@@ -45,8 +45,8 @@ class QoS(virtual.QoS):
         self._delivered: dict[str, Unacked] = {}
         #: What the process had delivered that forked this one, and not settled.
         self._parents: dict[str, Unacked] = {}
-        self._session = channel.session
-        self._overfetch_factor = channel.session.options.overfetch_factor
+        self._session = channel.consumer_session
+        self._overfetch_factor = self._session.options.overfetch_factor
 
     def can_consume(self) -> bool:
         """Return whether one more message may be delivered."""
@@ -124,7 +124,7 @@ class QoS(virtual.QoS):
         delivered = self._delivered.pop(tag, None) or self._parents.pop(tag, None)
         session, service = self._session, self._session.service
         unacked = service.unacked_messages.settle(tag, settlement)
-        if unacked is None and session.inherited and isinstance(delivered, UnackedMessage):
+        if unacked is None and session.session.inherited and isinstance(delivered, UnackedMessage):
             # It is the parent's, and so is the credit: this process tells the server only.
             session.acknowledger.settle([delivered], settlement)
             return
@@ -132,11 +132,11 @@ class QoS(virtual.QoS):
             self._settle_broadcast(delivered or service.positions.find(tag), settlement)
             return
         if unacked.tracked is not None:
-            session.tracking.settled(unacked.tracked, settlement)
+            session.session.tracking.settled(unacked.tracked, settlement)
         if unacked.failed and settlement is Settlement.REQUEUE:
             settlement = unacked.settlement = Settlement.FAIL
         delivery_loop = self.channel.delivery_loop
-        if session.broken:
+        if session.session.broken:
             service.unacked_messages.defer(unacked, settlement)
         elif threading.get_ident() != session.loop_thread:
             if unacked.acked_early and settlement is Settlement.ACK and delivery_loop.ticks_when_woken(service.active_tasks):
@@ -163,11 +163,11 @@ class QoS(virtual.QoS):
         if not settled:
             return
         if unacked.tracked is not None:
-            session.tracking.settled(unacked.tracked, settlement)
+            session.session.tracking.settled(unacked.tracked, settlement)
         if threading.get_ident() != session.loop_thread:
             session.waker.wake()
 
-    def _session_of(self, queue: str) -> BrokerConnection:
+    def _session_of(self, queue: str) -> ConsumerSession:
         """Return the connection to the broker that has a queue."""
         return self._session
 

@@ -6,23 +6,24 @@ import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import redis
 from kombu.transport import base, virtual
 
 from celery_redis_plus.connection.address import Address, url_options
 from celery_redis_plus.connection.lanes import lane_of, lane_prefixes
-from celery_redis_plus.consumer.broker_connection import BrokerConnection
-from celery_redis_plus.consumer.delivery_loop import DeliveryLoop
+from celery_redis_plus.consumer.publisher_session import PublisherSession
 from celery_redis_plus.kombu_options import check_url_options, ignored
 from celery_redis_plus.options import Options
 from celery_redis_plus.transport import framework_hooks, url_parsing, url_sentinels
 from celery_redis_plus.transport.amqp_errors import CHANNEL_ERRORS, CONNECTION_ERRORS
 from celery_redis_plus.transport.channel import Channel as BrokerChannel
-from celery_redis_plus.transport.compat import HUB_READY
-from celery_redis_plus.transport.lane_channel import LaneChannel
 from celery_redis_plus.transport.typed_queues import Accepted, TypeCheck
+
+if TYPE_CHECKING:
+    from celery_redis_plus.broker.consumers.active_tasks import ActiveTasks
+    from celery_redis_plus.consumer.delivery_loop import DeliveryLoop
 
 logger = logging.getLogger(__name__)
 
@@ -63,9 +64,10 @@ class Transport(virtual.Transport):
     )
 
     #: One for each lane. `session` is that of the first, for what is the same in all.
-    sessions: list[BrokerConnection]
-    session: BrokerConnection
-    delivery_loop: DeliveryLoop
+    sessions: list[PublisherSession]
+    session: PublisherSession
+    #: What serves the consumers; None before there are any.
+    _delivery_loop: DeliveryLoop | None = None
 
     def __init__(self, client: Any, **kwargs: Any) -> None:
         """Prepare a connection as `client`, a kombu Connection, describes it."""
@@ -93,22 +95,33 @@ class Transport(virtual.Transport):
             redis.exceptions.ConnectionError: and its kin, as `errors` names them.
         """
         sessions = self._open_sessions(self._options())
-        if self._connected:
+        if self._connected and self._delivery_loop is not None:
             # kombu replaces a broken connection without closing it; nothing of it may stay in an event loop.
-            self.delivery_loop.detach()
+            self._delivery_loop.detach()
         self.sessions, self.session = sessions, sessions[0]
-        self.delivery_loop = DeliveryLoop(sessions, HUB_READY.of)
+        self._delivery_loop = None
         self._connected = True
         return self
 
-    def _open_sessions(self, options: Options) -> list[BrokerConnection]:
+    @property
+    def delivery_loop(self) -> DeliveryLoop:
+        """What serves the consumers of all channels: made when there is the first, and what it needs is loaded then."""
+        if self._delivery_loop is None:
+            from celery_redis_plus.consumer.consumer_session import ConsumerSession
+            from celery_redis_plus.consumer.delivery_loop import DeliveryLoop
+            from celery_redis_plus.transport.compat import HUB_READY
+
+            self._delivery_loop = DeliveryLoop([ConsumerSession(session) for session in self.sessions], HUB_READY.of)
+        return self._delivery_loop
+
+    def _open_sessions(self, options: Options) -> list[PublisherSession]:
         """Connect to each lane. Raises as `establish_connection` does."""
         address = self._address()
-        sessions: list[BrokerConnection] = []
+        sessions: list[PublisherSession] = []
         try:
             prefixes = lane_prefixes(options.global_keyprefix, options.cluster_lanes)
             for prefix in prefixes:
-                session = BrokerConnection(
+                session = PublisherSession(
                     address,
                     options if options.cluster_lanes == 1 else replace(options, global_keyprefix=prefix),
                     self.client,
@@ -121,12 +134,12 @@ class Transport(virtual.Transport):
             for session in sessions:
                 session.close()
             raise
-        services = [session.service for session in sessions]
+        services = [session.service for session in sessions] if len(sessions) > 1 else []
         for service in services:
             service.others = [other for other in services if other is not service]
         return sessions
 
-    def session_of(self, queue: str) -> BrokerConnection:
+    def session_of(self, queue: str) -> PublisherSession:
         """Return the connection to the lane of a queue."""
         return self.sessions[lane_of(queue, len(self.sessions))]
 
@@ -169,22 +182,29 @@ class Transport(virtual.Transport):
         transport by that of the next URL.
         """
         transport = connection if isinstance(connection, Transport) else self
-        kind = transport.Channel if len(transport.sessions) == 1 else LaneChannel
-        channel: BrokerChannel = kind(transport)
+        channel: BrokerChannel
+        if len(transport.sessions) == 1:
+            channel = transport.Channel(transport)
+        else:
+            from celery_redis_plus.transport.lane_channel import LaneChannel
+
+            channel = LaneChannel(transport)
         transport.channels.append(channel)
         return channel
 
     def read_broadcasts_again(self, queue: str) -> None:
         """Let all channels that consume a queue read what it is bound to now."""
         for channel in self.channels:
-            channel.fanout_consumer.read(queue)
+            if channel.has_consumers:
+                channel.fanout_consumer.read(queue)
 
     def close_connection(self, connection: Any) -> None:
         """Close all channels, then the connection; what waits to be settled goes out first."""
         if not self._connected:
             return
         self._connected = False
-        self.delivery_loop.detach()
+        if self._delivery_loop is not None:
+            self._delivery_loop.detach()
         for session in self.sessions:
             _end_wait(session)
         while self.channels:
@@ -196,19 +216,17 @@ class Transport(virtual.Transport):
         for session in self.sessions:
             self._flush(session)
 
-    def _flush(self, session: BrokerConnection) -> None:
+    def _flush(self, session: PublisherSession) -> None:
         """Wait until what is settled is confirmed, where the process may end now."""
-        if self._may_be_the_end() and session.service.unacked_messages.waiting and not session.service.flush(CLOSE_FLUSH_S):
+        service = session.shared.service
+        if service is None or not service.unacked_messages.waiting:
+            return
+        if _may_be_the_end(service.active_tasks) and not service.flush(CLOSE_FLUSH_S):
             logger.warning(
                 "the broker is unreachable: %d message(s) are not settled; this process keeps trying, then they come "
                 "back after the visibility timeout",
-                len(session.service.unacked_messages),
+                len(service.unacked_messages),
             )  # fmt: skip
-
-    def _may_be_the_end(self) -> bool:
-        """Return whether the process may end now, and not only replace a connection, as a worker does that goes on."""
-        active_tasks = self.session.service.active_tasks
-        return active_tasks is None or active_tasks.is_stopping() or active_tasks.stop_requested()
 
     def verify_connection(self, connection: Any) -> bool:
         """Return whether the connection is usable.
@@ -221,8 +239,10 @@ class Transport(virtual.Transport):
             return False
         if all(not session.broken and session.commands.connected for session in self.sessions):
             return True
+        if self._delivery_loop is None:
+            return False
         lanes = [lane for channel in self.channels for lane in channel.lanes]
-        return self.delivery_loop.attached or any(lane.queue_consumers.consumed for lane in lanes)
+        return self._delivery_loop.attached or any(lane.has_consumers and lane.queue_consumers.consumed for lane in lanes)
 
     # -- events -----------------------------------------------------------------------------------------------------------
 
@@ -243,7 +263,8 @@ class Transport(virtual.Transport):
 
     def unregister_from_event_loop(self, connection: Any, loop: Any) -> None:
         """Leave the event loop."""
-        self.delivery_loop.detach()
+        if self._delivery_loop is not None:
+            self._delivery_loop.detach()
 
     def on_readable(self, fileno: int) -> None:
         """Do nothing: the delivery_loop has callbacks of its own."""
@@ -272,10 +293,16 @@ class Transport(virtual.Transport):
         return f"{text}{question_mark}{options}"
 
 
-def _end_wait(session: BrokerConnection) -> None:
+def _may_be_the_end(active_tasks: ActiveTasks | None) -> bool:
+    """Return whether the process may end now, and not only replace a connection, as a worker does that goes on."""
+    return active_tasks is None or active_tasks.is_stopping() or active_tasks.stop_requested()
+
+
+def _end_wait(session: PublisherSession) -> None:
     """Cancel a wait for wake-ups; one that has come meanwhile goes to another consumer."""
+    consumer = session.consumer
     try:
-        if session.waiter.waiting and not session.broken:
-            session.waiter.cancel_wait()
+        if consumer is not None and consumer.waiter.waiting and not session.broken:
+            consumer.waiter.cancel_wait()
     except CONNECTION_ERRORS:
         session.abandon()

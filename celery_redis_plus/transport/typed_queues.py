@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from kombu.serialization import loads
 
 from celery_redis_plus.errors import MessageNotAccepted, OptionError
-from celery_redis_plus.transport.model_readers import reader_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -160,6 +159,8 @@ def _name(wanted: Any) -> str:
 
 def _reader(queue: str, wanted: Any) -> tuple[str, Callable[[OutgoingView], None]]:
     name = _name(wanted)
+    from celery_redis_plus.transport.model_readers import reader_of
+
     read = reader_of(wanted)
     if read is not None:
         return name, lambda publication: read(publication.value)

@@ -21,6 +21,7 @@ from celery_redis_plus.cli.web.samples import INTERVAL_S, KEPT, Samples
 from celery_redis_plus.cli.web.server import listen
 from tests.docs.incident_recording import incident
 from tests.integration.transport.conftest import connect, connection  # noqa: F401
+from tests.support.dead_letters import dead_letters_of
 from tests.support.inbox import Inbox, declare, publish
 from tests.support.waiting import wait_until
 
@@ -68,7 +69,7 @@ def night(broker_url: str, connect) -> None:  # noqa: F811
         headers = {"task": "shop.remind", "id": f"remind-{number}", "x-delay": 3_600_000 * (number + 1)}
         publish(channel, "mails", "x" * 200, headers=headers)
     publish(channel, "invoices", *range(40), headers={"task": "shop.invoice", "id": "invoice-1"})
-    letters = channel.session.dead_letters
+    letters = dead_letters_of(channel.session)
     wait_until(lambda: letters.count("orders") == DEAD)
     with BrokerAdmin(broker_url) as admin:
         admin.pause("invoices", "the database moves")

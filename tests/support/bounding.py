@@ -49,4 +49,4 @@ end
 def bounded(script: scripts.Script, most: int) -> scripts.Script:
     """Return a script that raises an error with `MESSAGE` once it has looked at more than `most` entries in one call."""
     first, _, rest = script.source.partition("\n")
-    return scripts.Script(script.name, f"{first}\n{WRAPPER.format(most=most, name=script.name, message=MESSAGE)}{rest}")
+    return scripts.Script.of(script.name, f"{first}\n{WRAPPER.format(most=most, name=script.name, message=MESSAGE)}{rest}")

@@ -34,7 +34,7 @@ def fill_each_state(channel: Any) -> None:
     publish(channel, "q", "ready 1", priority=9)
     publish(channel, "q", "later 2", headers={"x-delay": 90_000})
     publish(channel, "q", "later 1", headers={"x-delay": 80_000})
-    channel.session.acknowledger.flush()
+    channel.consumer_session.acknowledger.flush()
 
 
 def standing(client: redis.Redis, of: QueueKeys) -> tuple[list[Any], dict[bytes, bytes]]:

@@ -10,8 +10,8 @@ from celery_redis_plus.connection.connector import Connector
 from celery_redis_plus.options import Options
 from celery_redis_plus.scripts import Script
 
-ADD = Script("add", "#!lua\nreturn redis.call('INCRBY', KEYS[1], ARGV[1])")
-FAIL = Script("fail", "#!lua\nreturn redis.error_reply('ERR no')")
+ADD = Script.of("add", "#!lua\nreturn redis.call('INCRBY', KEYS[1], ARGV[1])")
+FAIL = Script.of("fail", "#!lua\nreturn redis.error_reply('ERR no')")
 
 
 @contextmanager

@@ -42,4 +42,4 @@ def failing_at(name: str, number: int) -> scripts.Script:
     first, _, rest = scripts.script(name).source.partition("\n")
     reads = ", ".join(f"{command} = true" for command in READS.split())
     wrapper = WRAPPER.format(reads=reads, fails_at=number, message=MESSAGE, failed=FAILED_KEY)
-    return scripts.Script(name, f"{first}\n{wrapper}{rest}")
+    return scripts.Script.of(name, f"{first}\n{wrapper}{rest}")

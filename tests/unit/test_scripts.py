@@ -51,7 +51,7 @@ def test_a_missing_include_or_script_is_named(files):
 
 def test_the_name_on_the_server_is_the_sha1_of_the_text():
     source = "return 1 -- ż"
-    assert Script("x", source).sha == hashlib.sha1(source.encode()).hexdigest().encode()
+    assert Script.of("x", source).sha == hashlib.sha1(source.encode()).hexdigest().encode()
 
 
 def test_a_script_is_composed_once_and_prints_without_its_text():

@@ -46,7 +46,7 @@ def _put(target: object, attributes: Mapping[str, object]) -> None:
 
 
 def _outstanding_call(channel: Channel) -> tuple[bytes, ...]:
-    return channel.session.waiter.waiting
+    return channel.consumer_session.waiter.waiting
 
 
 def _clear_away(channel: Channel) -> None:

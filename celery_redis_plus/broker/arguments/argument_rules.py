@@ -7,8 +7,8 @@ Names, meanings and limits are RabbitMQ's (https://www.rabbitmq.com/docs/queues#
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from math import inf
+from typing import NamedTuple
 
 from celery_redis_plus.broker.arguments.field_tables import pack_table
 from celery_redis_plus.broker.arguments.retry_policy import POLICY_KINDS, RetryPolicy
@@ -19,8 +19,7 @@ MAX_TTL_MS = 100 * 31_557_600_000
 MAX_PRIORITY = 255
 
 
-@dataclass(frozen=True, slots=True)
-class _Rule:
+class _Rule(NamedTuple):
     """What one argument may be."""
 
     allowed: str

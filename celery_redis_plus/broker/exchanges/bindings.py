@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from redis.exceptions import ResponseError
 
@@ -43,8 +43,7 @@ EXCHANGES_A_SCAN = 50
 FRESH_S = 1800.0
 
 
-@dataclass(frozen=True, slots=True)
-class _Known:
+class _Known(NamedTuple):
     """An exchange's record, and its text on the server, by which a change is noticed."""
 
     record: ExchangeRecord

@@ -35,6 +35,10 @@ class Owner(Protocol):
     """A session, as far as its positions have to know it."""
 
     @property
+    def id(self) -> str:
+        """Its name on the server."""
+
+    @property
     def broken(self) -> bool:
         """Whether it has ended without saying so."""
 

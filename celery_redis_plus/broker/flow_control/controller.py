@@ -10,7 +10,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Container
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from celery_redis_plus.broker.arguments.limits import Limits
 from celery_redis_plus.broker.arguments.queue_arguments import QueueArguments
@@ -34,8 +34,7 @@ LOG_S = 10.0
 Send = Callable[..., Any]
 
 
-@dataclass(frozen=True, slots=True)
-class PublishTimeouts:
+class PublishTimeouts(NamedTuple):
     """How long a publisher waits at a queue's limits."""
 
     #: Seconds for which it waits for room, and for the throttle.
@@ -44,8 +43,7 @@ class PublishTimeouts:
     threshold: float = 0.5
 
 
-@dataclass(frozen=True, slots=True)
-class _Known:
+class _Known(NamedTuple):
     """What a publisher knows of a queue's limits: as the record has them, and read."""
 
     text: bytes

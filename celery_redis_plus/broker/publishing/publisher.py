@@ -6,9 +6,8 @@ How, and why remembering only the last sequence loses messages: docs/design/0003
 from __future__ import annotations
 
 from collections.abc import Callable, Container
-from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from celery_redis_plus import clock
 from celery_redis_plus.broker.arguments.deduplication import read_duplicate
@@ -54,8 +53,7 @@ MANDATORY = 2
 STAGED_TTL_MS = 300_000
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(NamedTuple):
     """Where broadcasts to one fanout exchange go."""
 
     keys: FanoutKeys
@@ -121,8 +119,6 @@ class Publisher:
             "publish_bounded", keys, lambda of: (*of.state_keys, of.waiting_publishers, of.consumers)
         )
         self._publish_dead = PublishScript("publish_dead", keys, lambda of: of.state_keys)
-        self._publish_fanout = script("publish_fanout")
-        self._publish_fanout_bounded = script("publish_fanout_bounded")
 
     def to_queue(
         self, queue: str, message: Outgoing, attempt: PublishAttempt, on_missing: Callable[[str], bool] | None = None
@@ -334,7 +330,7 @@ class Publisher:
         *limits: bytes,
     ) -> Any:
         """Append to a stream; with `limits`, the arguments for those, by the script that heeds them."""
-        script = self._publish_fanout_bounded if limits else self._publish_fanout
+        to_stream = script("publish_fanout_bounded" if limits else "publish_fanout")
         keys, exchange = target.keys, target.keys.exchange
         payload = b"%b%b%b" % (message.envelope, BODY_SEPARATOR, message.body)
         with self._commands.exclusive():
@@ -353,7 +349,7 @@ class Publisher:
             self._confirmed = None
             run = self._run_and_wait if waits else self._commands.call_packed
             try:
-                reply = run(script, pack_call(script.sha, script_keys, arguments))
+                reply = run(to_stream, pack_call(to_stream.sha, script_keys, arguments))
             except BaseException:
                 self._remember(exchange, producer, number, attempt)
                 raise

@@ -204,7 +204,7 @@ def _keys_by_node(cluster):
 def test_a_script_that_ended_at_a_key_of_another_node_counts_as_without_a_reply(cluster, open_connection):
     connection = open_connection(cluster.url())
     connection.command("SET", "{celery-redis-plus}here", "1")
-    reads = Script("reads", "redis.call('SET', KEYS[1], '2') return redis.call('GET', ARGV[1])")
+    reads = Script.of("reads", "redis.call('SET', KEYS[1], '2') return redis.call('GET', ARGV[1])")
     with cluster.halfway():
         with pytest.raises(SlotUnavailable, match="non local key"):
             connection.call(reads, [b"{celery-redis-plus}here"], "{celery-redis-plus}gone")

@@ -19,7 +19,7 @@ def waiting(connect):  # noqa: F811
     connection = connect(polling_interval=60)
     inbox = Inbox(connection.channel(), "q")
     inbox.rest(0.1)
-    session = connection.transport.session
+    session = inbox.channel.consumer_session
     assert session.waiter.waiting
     return inbox, session
 

@@ -64,7 +64,7 @@ def test_the_consumer_of_a_lost_connection_leaves_without_waiting_for_its_time(c
     connection = connect()
     inbox = Inbox(connection.channel(), "q")
     (before,) = operator.consumers("q")
-    inbox.channel.session.wakeup_connection.abort()
+    inbox.channel.consumer_session.wakeup_connection.abort()
     inbox.channel.session.broken = True
     connection.collect()
     wait_until(lambda: operator.consumers("q") == [])
@@ -104,7 +104,7 @@ def test_consumers_of_an_unknown_queue_are_an_error(operator):
 
 def test_a_queue_without_rules_costs_a_consumer_the_same_however_many_it_has(channel, redis_client):
     declare(channel, "q")
-    consumers = channel.session.consumers
+    consumers = channel.consumer_session.consumers
 
     def join_and_leave():
         redis_client.config_resetstat()

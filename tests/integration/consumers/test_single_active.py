@@ -126,7 +126,7 @@ def test_a_lost_connection_passes_the_queue_on_without_waiting_for_the_heartbeat
     lost = connect()
     Inbox(lost.channel(), single())
     second = Inbox(connect().channel(), single())
-    lost.transport.session.wakeup_connection.abort()
+    lost.transport.delivery_loop.servers[0].connection.wakeup_connection.abort()
     lost.transport.session.broken = True
     lost.collect()
     publish(connect().channel(), "q", 1)

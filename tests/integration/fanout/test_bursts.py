@@ -94,7 +94,7 @@ def test_a_single_broadcast_after_a_flood_is_not_held_back_for_long(channel):
     for number in range(30):
         send(channel, *range(3))
         inbox.drain(3 * (number + 1))
-    reader = channel.session.reader
+    reader = channel.consumer_session.reader
     wait_until(lambda: not inbox.pump(0.1) and reader.waiting)
     send(channel, "single")
     inbox.drain(91)

@@ -41,7 +41,7 @@ def test_a_backlog_of_large_broadcasts_fills_neither_the_server_nor_the_subscrib
         most = 0
         while len(got) < small + 60:
             connection.drain_events(timeout=5)
-            most = max(most, channel.session.reader.buffered)
+            most = max(most, channel.consumer_session.reader.buffered)
             held.pop().ack()
     finally:
         stop.set()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import kombu
 
+from tests.support.dead_letters import dead_letters_of
 from tests.support.inbox import Inbox, declare, publish
 from tests.support.waiting import wait_until
 
@@ -15,12 +16,12 @@ def test_a_replayed_message_from_before_the_limits_is_not_counted(channel, redis
     inbox = Inbox(channel, kombu.Queue("q", no_declare=True), ack=False)
     inbox.drain(1)
     inbox.messages[0].reject()
-    (letter,) = wait_until(lambda: channel.session.dead_letters.page("q"))
+    (letter,) = wait_until(lambda: dead_letters_of(channel.session).page("q"))
     # The record was assumed until now: the first process that knows the limits declares the queue.
     redis_client.hset(meta, "assumed", 1)
     declare(channel, "q", arguments={"x-max-length-bytes": 1000})
     assert redis_client.hexists(meta, "limited")
 
-    assert channel.session.dead_letters.replay(letter)
+    assert dead_letters_of(channel.session).replay(letter)
     assert channel.queue_purge("q") == 1
     assert int(redis_client.hget(meta, "bytes") or 0) == 0

@@ -15,6 +15,7 @@ from celery_redis_plus.cli.main import main
 from celery_redis_plus.cli.metrics import BrokerCollector
 from celery_redis_plus.errors import InvalidArgument, OptionError
 from tests.integration.lanes.conftest import LANES, named
+from tests.support.dead_letters import dead_letters_of
 from tests.support.inbox import Inbox, declare, publish
 from tests.support.waiting import wait_until
 from tests.support.web_page import web_page
@@ -83,7 +84,7 @@ def test_dead_letters_are_listed_and_replayed_into_another_lane(filled, url, cap
     wait_until(lambda: main(["dead-letters", "list", "--broker", url, source, "--json"]) == 0 and capsys.readouterr().out)
     assert main(["dead-letters", "replay", "--broker", url, source, "--to", target, "--all"]) == 0, capsys.readouterr().err
     assert channel.queue_sizes(target).ready == 3
-    assert channel.lane_of(source).session.dead_letters.count(source) == 0
+    assert dead_letters_of(channel.lane_of(source).session).count(source) == 0
     assert channel.queue_counters(source).replayed == 1
 
 

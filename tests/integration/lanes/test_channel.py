@@ -14,6 +14,7 @@ from celery_redis_plus.broker.queues.queues import Sizes
 from celery_redis_plus.connection.lanes import lane_prefixes
 from celery_redis_plus.errors import InvalidArgument, InvalidQueueName, OptionError, QueueFull
 from tests.integration.lanes.conftest import LANES, named
+from tests.support.dead_letters import dead_letters_of
 from tests.support.inbox import Inbox, declare, publish
 from tests.support.waiting import wait_until
 
@@ -205,7 +206,7 @@ def test_a_message_without_a_queue_is_kept_where_the_command_line_finds_it(chann
     with pytest.raises(ChannelError, match="no queue takes"):
         publish_to.publish("lost", routing_key="nowhere", mandatory=True)
     lane = channel.lane_of("celery_redis_plus.undelivered").session
-    assert [letter.body for letter in lane.dead_letters.page("celery_redis_plus.undelivered")] == [b"lost"]
+    assert [letter.body for letter in dead_letters_of(lane).page("celery_redis_plus.undelivered")] == [b"lost"]
 
 
 def test_a_batch_goes_to_all_lanes(channel):

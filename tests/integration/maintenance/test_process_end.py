@@ -81,7 +81,7 @@ def test_what_a_program_took_and_did_not_settle_comes_to_the_next_one_at_once_an
     program = begin(ending)
     _, errors = program.communicate("\n", timeout=60)
     assert left(channel) == [(1, True), (2, True), (3, False), (4, False), (5, False)]
-    assert channel.session.consumers.list("q") == []
+    assert channel.consumer_session.consumers.list("q") == []
     assert errors.count("Traceback") == (ending == "error")
 
 

@@ -303,6 +303,6 @@ def test_a_walk_over_all_messages_is_found(redis_client):
         "#!lua\nfor _, tag in ipairs(redis.call('ZRANGE', KEYS[1], 0, -1)) do redis.call('EXISTS', tag) end\nreturn 1\n"
     )
     redis_client.zadd("queue:{q}", {f"{number}": number for number in range(MOST)})
-    walk = bounded(Script("walk", source), MOST)
+    walk = bounded(Script.of("walk", source), MOST)
     with pytest.raises(Exception, match=MESSAGE):
         redis_client.eval(walk.source, 1, "queue:{q}")

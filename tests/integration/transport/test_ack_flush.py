@@ -96,7 +96,7 @@ def test_the_ack_of_finished_work_leaves_before_other_work_begins(worked):
 
     running, inbox, publisher = worked(work, prefetch=4, count=4)
     # The maintenance thread sends none of them.
-    inbox.channel.session.acknowledger.flush_scheduled = True
+    inbox.channel.consumer_session.acknowledger.flush_scheduled = True
     running.run(lambda: len(unacked) == 4)
     assert unacked == [4, 3, 2, 1]
 
@@ -108,7 +108,7 @@ def test_the_ack_of_what_a_pool_has_finished_leaves_before_the_loop_sleeps(conne
     running = loop(connection)
     connection.transport.delivery_loop.set_worker(pool_is_concurrent=True, check_shutdown=lambda: None)
     # The maintenance thread sends none of them.
-    inbox.channel.session.acknowledger.flush_scheduled = True
+    inbox.channel.consumer_session.acknowledger.flush_scheduled = True
     publish(publisher, "q", "worked on for an hour", "delivered a moment ago")
     running.run(lambda: len(inbox.messages) == 2)
     running.hub.call_soon(inbox.messages[0].ack)
@@ -177,7 +177,7 @@ def test_a_close_waits_for_acks_that_another_thread_is_about_to_send(connect, lo
     inbox = Inbox(connection.channel(), "q", prefetch=3, ack=False)
     publish(publisher, "q", *range(3))
     loop(connection).run(lambda: len(inbox.messages) == 3)
-    acknowledger, taken = inbox.channel.session.acknowledger, threading.Event()
+    acknowledger, taken = inbox.channel.consumer_session.acknowledger, threading.Event()
     acknowledger.flush_scheduled = True
     for message in inbox.messages:
         message.ack()
@@ -209,7 +209,7 @@ def test_an_ack_leaves_when_its_turn_ends_by_an_exception(worked):
     running, inbox, publisher = worked(work, prefetch=4, count=8)
     with pytest.raises(SystemExit):
         running.run(lambda: False)
-    assert not inbox.channel.session.acknowledger.has_batched
+    assert not inbox.channel.consumer_session.acknowledger.has_batched
     wait_until(lambda: publisher.queue_sizes("q").unacked == 3, 10)
 
 
@@ -219,7 +219,7 @@ def test_an_ack_that_makes_room_for_others_leaves_at_once(worked):
     def work(message):
         message.mark_acked_early()
         message.ack()
-        waiting.append(inbox.channel.session.acknowledger.has_batched)
+        waiting.append(inbox.channel.consumer_session.acknowledger.has_batched)
 
     running, inbox, _ = worked(work, prefetch=4, count=8, arguments={"x-max-unacked": 2})
     running.run(lambda: len(waiting) == 8)
@@ -233,7 +233,7 @@ def test_an_ack_that_comes_while_the_loop_ends_leaves(worked):
     connection, session = inbox.connection, inbox.channel.session
     connection.transport.unregister_from_event_loop(connection.connection, running.hub)
     # A thread that saw the loop just before its end.
-    session.acknowledger.batch_ack(session.service.unacked_messages.settle(messages[0].delivery_tag, Settlement.ACK))
+    session.consumer.acknowledger.batch_ack(session.service.unacked_messages.settle(messages[0].delivery_tag, Settlement.ACK))
     wait_until(lambda: publisher.queue_sizes("q").unacked == 3, 10)
 
 

@@ -15,6 +15,7 @@ import pytest
 
 from celery_redis_plus.broker.dead_letters.unroutable import UNDELIVERED
 from celery_redis_plus.errors import CeleryRedisPlusError
+from tests.support.dead_letters import dead_letters_of
 from tests.support.inbox import Inbox
 from tests.support.waiting import wait_until
 
@@ -250,7 +251,7 @@ class World:
         for queue in self.unheard:
             if channel.basic_get(queue, no_ack=True) is not None:
                 yield queue
-        letters = channel.session.dead_letters
+        letters = dead_letters_of(channel.session)
         for queue in (SOURCE, UNDELIVERED):
             if letters.delete(queue, [letter.tag for letter in letters.all(queue)]):
                 yield "nowhere"

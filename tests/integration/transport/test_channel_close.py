@@ -120,7 +120,7 @@ def test_what_comes_of_a_broken_sessions_claim_afterwards_is_not_delivered(conne
     assert channel.basic_get("q") is None
     publish(publisher, "q", 1)
     session = channel.session
-    batch = session.claim_commands.claim(["q"], 1, share=False)
+    batch = session.consumer.claim_commands.claim(["q"], 1, share=False)
     session.abandon()
     unacked_messages = session.service.unacked_messages
     unacked_messages.abandon(session.id, ["q"], {})

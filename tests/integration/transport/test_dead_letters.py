@@ -9,6 +9,7 @@ import pytest
 
 from celery_redis_plus.broker.queues.messages import Messages
 from celery_redis_plus.errors import QueueNotFound
+from tests.support.dead_letters import dead_letters_of
 from tests.support.inbox import Inbox, declare, publish
 from tests.support.waiting import wait_until
 
@@ -16,7 +17,7 @@ DLX = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "graves"}
 
 
 def letters(channel, queue):
-    return channel.session.dead_letters.page(queue)
+    return dead_letters_of(channel.session).page(queue)
 
 
 def reject_all(channel, queue, count):
@@ -39,7 +40,7 @@ def test_a_rejected_message_is_in_the_store_with_its_death(channel):
         "count": 1, "reason": "rejected", "queue": "q", "time": letter.died_ms // 1000, "exchange": "", "routing-keys": ["q"],
     }  # fmt: skip
     assert letter.death_headers["x-first-death-reason"] == "rejected"
-    assert channel.session.dead_letters.read("q", [letter.tag, "unknown"]) == [letter]
+    assert dead_letters_of(channel.session).read("q", [letter.tag, "unknown"]) == [letter]
 
 
 def test_a_replayed_message_has_its_priority_and_fresh_counters(channel, connect):
@@ -51,8 +52,8 @@ def test_a_replayed_message_has_its_priority_and_fresh_counters(channel, connect
     [letter] = letters(channel, "q")
     publish(channel, "q", "low", priority=6)
     publish(channel, "q", "high", priority=8)
-    assert channel.session.dead_letters.replay(letter)
-    assert not channel.session.dead_letters.replay(letter), "it is there once"
+    assert dead_letters_of(channel.session).replay(letter)
+    assert not dead_letters_of(channel.session).replay(letter), "it is there once"
     inbox = Inbox(channel, "q", prefetch=1)
     assert inbox.drain(3) == ["high", "bad", "low"]
     message = inbox.messages[1]
@@ -70,7 +71,7 @@ def test_a_replayed_task_has_no_expiry_and_is_no_duplicate(channel, connect):
     with connect() as consuming:
         reject_all(consuming.channel(), "q", 1)
         [letter] = wait_until(lambda: letters(channel, "q"))
-    assert channel.session.dead_letters.replay(letter)
+    assert dead_letters_of(channel.session).replay(letter)
     inbox = Inbox(channel, "q")
     inbox.drain(1)
     headers = inbox.messages[0].headers
@@ -91,7 +92,7 @@ def test_a_replayed_message_fails_as_often_as_a_new_one(channel):
         return len(inbox.messages) - before, found[0]
 
     first, letter = deliveries_until_it_dies()
-    assert channel.session.dead_letters.replay(letter)
+    assert dead_letters_of(channel.session).replay(letter)
     again, letter = deliveries_until_it_dies()
     assert first == again > 1
 
@@ -102,9 +103,9 @@ def test_a_letter_goes_to_another_queue_and_stays_where_that_does_not_exist(chan
     reject_all(channel, "q", 1)
     letter = wait_until(lambda: letters(channel, "q"))[0]
     with pytest.raises(QueueNotFound, match="queue 'nowhere' does not exist"):
-        channel.session.dead_letters.replay(letter, "nowhere")
+        dead_letters_of(channel.session).replay(letter, "nowhere")
     assert letters(channel, "q") == [letter]
-    assert channel.session.dead_letters.replay(letter, "other")
+    assert dead_letters_of(channel.session).replay(letter, "other")
     assert Inbox(channel, "other").drain(1) == ["a"]
 
 
@@ -113,10 +114,10 @@ def test_letters_are_deleted_one_by_one_and_all_together(channel):
     publish(channel, "q", *range(5))
     reject_all(channel, "q", 5)
     found = wait_until(lambda: len(letters(channel, "q")) == 5 and letters(channel, "q"))
-    assert channel.session.dead_letters.delete("q", [found[0].tag, "unknown"]) == 1
-    assert [letter.body for letter in channel.session.dead_letters.all("q")] == [b"1", b"2", b"3", b"4"]
-    assert channel.session.dead_letters.purge("q") == 4
-    assert channel.session.dead_letters.count("q") == 0
+    assert dead_letters_of(channel.session).delete("q", [found[0].tag, "unknown"]) == 1
+    assert [letter.body for letter in dead_letters_of(channel.session).all("q")] == [b"1", b"2", b"3", b"4"]
+    assert dead_letters_of(channel.session).purge("q") == 4
+    assert dead_letters_of(channel.session).count("q") == 0
 
 
 def test_a_store_keeps_the_latest_and_counts_what_it_loses(connect, redis_client):
@@ -198,7 +199,7 @@ def test_the_failures_of_one_that_died_at_the_limit_stay_known_when_it_is_gone(c
     [letter] = wait_until(lambda: letters(channel, "q"))
     messages = Messages(channel.session.commands, channel.session.keys, dead_letter_max=10)
     assert messages.find("q", letter.tag).failures == letter.failures == 2
-    assert channel.session.dead_letters.delete("q", [letter.tag]) == 1
+    assert dead_letters_of(channel.session).delete("q", [letter.tag]) == 1
     gone = messages.find("q", letter.tag)
     assert (gone.deliveries, gone.failures) == (2, 2)
 

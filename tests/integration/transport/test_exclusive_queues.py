@@ -171,7 +171,7 @@ def test_a_process_that_connects_anew_takes_over_from_a_connection_that_broke(co
     assert _declared(new.default_channel) is None
     # The server does not know yet, and holds the connection for a living one.
     session = old.default_channel.session
-    session._failed()  # noqa: SLF001 - what a wire calls
+    session.fail()  # what a wire calls
     assert _declared(new.default_channel)
     old.release()
     assert new.default_channel.queue_declare("q", passive=True).queue == "q"

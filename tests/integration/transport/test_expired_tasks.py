@@ -9,6 +9,7 @@ from kombu import Queue
 
 import celery_redis_plus
 from celery_redis_plus.broker.queues.messages import Messages
+from tests.support.dead_letters import dead_letters_of
 from tests.support.inbox import Inbox, declare, publish
 from tests.support.waiting import wait_until
 
@@ -52,7 +53,7 @@ def test_it_comes_before_all_others_and_as_one_that_is_over(channel, form, argum
     assert inbox.drain(2) == ["milk", "honey"]
     assert is_over(inbox.messages[0])
     assert inbox.messages[0].properties["priority"] == 1
-    assert channel.session.dead_letters.page("q") == []
+    assert dead_letters_of(channel.session).page("q") == []
 
 
 def test_it_is_over_though_nobody_swept(connect, redis_client):
@@ -99,7 +100,7 @@ def test_the_ttl_of_its_queue_ends_it_where_nobody_consumes(channel):
     declare(channel, "q", arguments={"x-message-ttl": 600})
     publish(channel, "q", "milk", headers=expires_in(0.1))
     wait_until(lambda: expired(channel) == 1)
-    [letter] = wait_until(lambda: channel.session.dead_letters.page("q"))
+    [letter] = wait_until(lambda: dead_letters_of(channel.session).page("q"))
     assert (letter.reason, letter.body) == ("expired", b"milk")
 
 
@@ -108,7 +109,7 @@ def test_a_ttl_that_is_shorter_than_its_own_time_ends_it(channel, delay_ms):
     Inbox(channel, "elsewhere")
     declare(channel, "q", arguments={"x-message-ttl": 100})
     publish(channel, "q", "milk", headers={**expires_in(60), "x-delay": delay_ms})
-    [letter] = wait_until(lambda: channel.session.dead_letters.page("q"))
+    [letter] = wait_until(lambda: dead_letters_of(channel.session).page("q"))
     assert letter.reason == "expired"
 
 
@@ -140,7 +141,7 @@ def test_a_message_that_is_moved_expires_where_nobody_consumes(channel, delay_ms
     if delay_ms:
         assert "other" in session.queues.always_swept()
     else:
-        [letter] = wait_until(lambda: session.dead_letters.page("other"))
+        [letter] = wait_until(lambda: dead_letters_of(session).page("other"))
         assert letter.reason == "expired"
 
 

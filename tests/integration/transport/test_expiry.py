@@ -10,6 +10,7 @@ import pytest
 import celery_redis_plus
 from celery_redis_plus.broker.queues.messages import Messages
 from celery_redis_plus.errors import InvalidExpiration
+from tests.support.dead_letters import dead_letters_of
 from tests.support.inbox import Inbox, declare, publish
 from tests.support.waiting import wait_until
 
@@ -24,7 +25,7 @@ def test_an_expired_message_becomes_a_dead_letter_where_nobody_consumes_it(chann
     declare(channel, "q")
     publish(channel, "q", "milk", expiration=0.2)
     publish(channel, "q", "honey")
-    [letter] = wait_until(lambda: channel.session.dead_letters.page("q"))
+    [letter] = wait_until(lambda: dead_letters_of(channel.session).page("q"))
     assert (letter.reason, letter.body, letter.deliveries) == ("expired", b"milk", 0)
     assert Inbox(channel, "q").drain(1) == ["honey"]
 
@@ -33,7 +34,7 @@ def test_the_queues_ttl_holds_for_publishers_that_do_not_know_it(channel, connec
     declare(channel, "q", arguments={"x-message-ttl": 200})
     Inbox(channel, "elsewhere")
     publish(connect().channel(), "q", "milk")
-    assert wait_until(lambda: channel.session.dead_letters.page("q"))[0].reason == "expired"
+    assert wait_until(lambda: dead_letters_of(channel.session).page("q"))[0].reason == "expired"
 
 
 def test_an_expired_message_is_not_delivered_though_nobody_swept(connect, redis_client):
@@ -53,7 +54,7 @@ def test_a_delayed_message_lives_from_when_it_is_deliverable(channel):
     declare(channel, "q")
     publish(channel, "q", "milk", expiration=0.5, headers={"x-delay": 700})
     wait_until(lambda: channel.queue_sizes("q").ready == 1)
-    [letter] = wait_until(lambda: channel.session.dead_letters.page("q"))
+    [letter] = wait_until(lambda: dead_letters_of(channel.session).page("q"))
     published_ms = int(letter.tag[:11], 16)
     assert letter.died_ms - published_ms >= 1200
 
@@ -65,10 +66,10 @@ def test_a_claimed_message_does_not_expire_and_does_when_it_comes_back(channel):
     inbox.drain(1)
     inbox.cancel()
     wait_until(lambda: datetime.now(UTC).timestamp() > inbox.times[0] + 0.4)
-    assert channel.session.dead_letters.page("q") == []
+    assert dead_letters_of(channel.session).page("q") == []
     Inbox(channel, "elsewhere")
     inbox.messages[0].requeue()
-    assert wait_until(lambda: channel.session.dead_letters.page("q"))[0].reason == "expired"
+    assert wait_until(lambda: dead_letters_of(channel.session).page("q"))[0].reason == "expired"
 
 
 def test_a_replayed_message_that_had_expired_does_not_expire_again(channel):
@@ -76,10 +77,10 @@ def test_a_replayed_message_that_had_expired_does_not_expire_again(channel):
     queue = kombu.Queue("q", queue_arguments={"x-message-ttl": 100})
     queue(channel).declare()
     publish(channel, "q", "milk", headers=expires_in(0.3))
-    [letter] = wait_until(lambda: channel.session.dead_letters.page("q"))
+    [letter] = wait_until(lambda: dead_letters_of(channel.session).page("q"))
     wait_until(lambda: datetime.now(UTC).isoformat() > letter.headers["expires"])
     inbox = Inbox(channel, queue)
-    assert channel.session.dead_letters.replay(letter)
+    assert dead_letters_of(channel.session).replay(letter)
     assert inbox.drain(1) == ["milk"]
     assert inbox.messages[0].headers["expires"] is None
 
@@ -122,7 +123,7 @@ def test_a_new_time_does_not_lengthen_a_life_that_has_begun(channel, delay_ms):
     assert Messages(session.commands, session.keys, dead_letter_max=10).reschedule(
         "q", waiting.tag, "+700" if delay_ms else "+60000"
     )
-    [letter] = wait_until(lambda: session.dead_letters.page("q"))
+    [letter] = wait_until(lambda: dead_letters_of(session).page("q"))
     lived_ms = letter.died_ms - int(letter.tag[:11], 16)
     assert letter.reason == "expired"
     assert lived_ms >= 1200 if delay_ms else lived_ms < 30_000

@@ -19,14 +19,14 @@ def test_a_consumer_with_a_full_window_keeps_what_it_holds(start_server, connect
     publish(connect(server.url()).channel(), "q", 1, 2, 3, 4)
     inbox.drain(3)
     session = connection.transport.session
-    opened = [one.generation for one in (session.commands, session.wakeup_connection)]
+    opened = [one.generation for one in (session.commands, session.consumer.wakeup_connection)]
     until = time.monotonic() + 4 * TIMEOUT_S
     while time.monotonic() < until:
         with pytest.raises(TimeoutError):
             connection.drain_events(timeout=drain_s or 4 * TIMEOUT_S)
     assert inbox.bodies == [1, 2, 3]
     assert not session.broken
-    assert [one.generation for one in (session.commands, session.wakeup_connection)] == opened
+    assert [one.generation for one in (session.commands, session.consumer.wakeup_connection)] == opened
 
 
 def test_a_server_that_closes_no_connection_gets_no_signs_of_life(start_server, connect):

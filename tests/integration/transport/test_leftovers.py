@@ -105,7 +105,7 @@ def test_a_wakeup_that_is_passed_on_after_its_queue_was_deleted_goes(channel, re
     channel.queue_declare("q", durable=True)
     wakeup = channel.session.keys.queue("q").wakeup
     channel.queue_delete("q")
-    channel.session.waiter.notify(wakeup)
+    channel.consumer_session.waiter.notify(wakeup)
     assert 0 < redis_client.pttl("wakeup:{q}") <= 60_000
 
 

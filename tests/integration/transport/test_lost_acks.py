@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.support.dead_letters import dead_letters_of
 from tests.support.inbox import Inbox, declare, publish
 from tests.support.waiting import wait_until
 
@@ -39,7 +40,7 @@ def test_one_that_was_rejected_with_requeue_or_replayed_comes_again_under_its_ta
     inbox.messages[0].requeue()
     inbox.drain(2)
     inbox.messages[1].reject()
-    [letter] = wait_until(lambda: not inbox.pump(0.05) and channel.session.dead_letters.page("q"))
-    assert channel.session.dead_letters.replay(letter)
+    [letter] = wait_until(lambda: not inbox.pump(0.05) and dead_letters_of(channel.session).page("q"))
+    assert dead_letters_of(channel.session).replay(letter)
     inbox.drain(3)
     assert len({message.delivery_tag for message in inbox.messages}) == 1

@@ -37,7 +37,7 @@ def expired(connect, redis_client):
 
 def test_one_claim_looks_at_a_bounded_number(expired, redis_client):
     channel = expired()
-    batch = channel.session.claim_commands.claim(["q"], 4, share=True)
+    batch = channel.consumer_session.claim_commands.claim(["q"], 4, share=True)
     assert (batch.messages, batch.more) == ([], ["q"])
     assert redis_client.zcard("queue:{q}") == MANY + 1 - BOUND
 
@@ -60,7 +60,7 @@ def test_vanished_messages_are_passed_in_the_same_steps(connect, redis_client):
     fill(redis_client, of, of.ready, MANY)
     redis_client.delete(*(of.message + tag for tag in redis_client.zrange(of.ready, 0, -1)))
     publish(channel, "q", "honey")
-    channel.session.claim_commands.claim(["q"], 4, share=True)
+    channel.consumer_session.claim_commands.claim(["q"], 4, share=True)
     assert redis_client.zcard(of.ready) == MANY + 1 - BOUND
     assert Inbox(channel, "q").drain(1) == ["honey"]
 

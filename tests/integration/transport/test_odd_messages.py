@@ -24,6 +24,7 @@ from celery_redis_plus.integration.revoked_results import mark_revoked
 from celery_redis_plus.integration.scheduled import held_by_broker
 from celery_redis_plus.stored_message import BODY_SEPARATOR
 from celery_redis_plus.transport.browsing import browse
+from tests.support.dead_letters import dead_letters_of
 from tests.support.inbox import Inbox, declare, publish
 from tests.support.odd_messages import payloads
 from tests.support.waiting import wait_until
@@ -213,7 +214,7 @@ def test_a_dead_letter_exchange_gets_what_can_be_sent_on_and_the_rest_are_kept(k
 
 
 def test_dead_letters_are_listed_and_searched(dead, channel, broker_url):
-    letters = list(channel.session.dead_letters.all("q"))
+    letters = list(dead_letters_of(channel.session).all("q"))
     assert len(letters) == len(ODD) + 2
     with BrokerAdmin(broker_url) as admin:
         pages = list(admin.search_dead_letters("q", DeadLetterFilter(task="shop.*")).pages())
@@ -266,7 +267,7 @@ def test_a_broadcast_that_a_tracked_subscriber_did_not_settle_is_kept(channel):
     unroutable = channel.session.unroutable
     for payload in ODD:
         unroutable.keep_for("reader", payload, PublishAttempt(), "ack_timeout")
-    assert channel.session.dead_letters.count(UNDELIVERED) == len(ODD)
+    assert dead_letters_of(channel.session).count(UNDELIVERED) == len(ODD)
 
 
 COMMANDS = {

@@ -31,7 +31,9 @@ def begun_when_read(channel, redis_client, monkeypatch):
         publish(channel, "q", body)
         (key,) = redis_client.keys("message:{q}:*")
         redis_client.hset(key, mapping={"failed": 1, "claim": 1})
-        monkeypatch.setattr(channel.session.claim_commands, "fetch_body", noting(channel.session.claim_commands.fetch_body))
+        monkeypatch.setattr(
+            channel.consumer_session.claim_commands, "fetch_body", noting(channel.consumer_session.claim_commands.fetch_body)
+        )
         monkeypatch.setattr(kombu_message, "load", noting(kombu_message.load))
         return known
 

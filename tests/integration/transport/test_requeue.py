@@ -99,7 +99,7 @@ def test_a_death_at_the_limit_is_a_warning_that_names_task_queue_count_and_place
     tags = [channel.basic_get("q").delivery_tag for _ in range(12)]
     held = [channel.session.service.unacked_messages.settle(tag, Settlement.FAIL) for tag in tags]
     with caplog.at_level(logging.WARNING, "celery_redis_plus"):
-        channel.session.acknowledger.settle(held, Settlement.FAIL)
+        channel.consumer_session.acknowledger.settle(held, Settlement.FAIL)
     told = [record.getMessage() for record in caplog.records if "died at the delivery limit" in record.getMessage()]
     assert len(told) == 11
     assert "task shop.bill[id-0] (message " in told[0]

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.integration.transport.conftest import connect, connection  # noqa: F401
+from tests.support.dead_letters import dead_letters_of
 from tests.support.inbox import Inbox, publish
 from tests.support.waiting import wait_until
 from tests.support.web_page import WebPage, web_page
@@ -35,7 +36,7 @@ def dead(channel):
         for message in inbox.messages:
             message.reject()
         inbox.cancel()
-        letters = channel.session.dead_letters
+        letters = dead_letters_of(channel.session)
         return wait_until(lambda: letters.count(queue) == len(bodies) and [letter.tag for letter in letters.page(queue)])
 
     return die

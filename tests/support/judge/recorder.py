@@ -20,7 +20,7 @@ from kombu.utils.json import loads
 from celery_redis_plus import clock
 from celery_redis_plus.broker.consumers.settlement import Settlement
 from celery_redis_plus.broker.consumers.unacked import UnackedMessage, UnackedMessages
-from celery_redis_plus.consumer.broker_connection import BrokerConnection
+from celery_redis_plus.consumer.publisher_session import PublisherSession
 from celery_redis_plus.errors import PublishRefused
 from celery_redis_plus.transport.channel import Channel
 from celery_redis_plus.transport.qos import QoS
@@ -207,7 +207,7 @@ def _lost(plain: Callable[..., Any], unacked_messages: UnackedMessages, tag: str
     return lost
 
 
-def _disconnected(plain: Callable[..., Any], session: BrokerConnection, *arguments: Any, **named: Any) -> Any:
+def _disconnected(plain: Callable[..., Any], session: PublisherSession, *arguments: Any, **named: Any) -> Any:
     if not session.broken:
         note(records.DISCONNECTED, session=session.id)
     return plain(session, *arguments, **named)
@@ -264,8 +264,8 @@ _HOOKS: tuple[tuple[type, str, Callable[..., Any]], ...] = (
     (QoS, "give_back", _give_back),
     (UnackedMessages, "add", _claimed),
     (UnackedMessages, "mark_lease_lost", _lost),
-    (BrokerConnection, "_failed", _disconnected),
-    (BrokerConnection, "abandon", _disconnected),
+    (PublisherSession, "fail", _disconnected),
+    (PublisherSession, "abandon", _disconnected),
     (Channel, "queue_declare", _declare),
     (Channel, "exchange_declare", _declare_exchange),
     (Channel, "queue_bind", _bind),

@@ -175,7 +175,7 @@ class InMemoryConnection:
     """What a delivery loop and its channels use of a connection."""
 
     def __init__(self, **options: Any) -> None:
-        self.id = "me"
+        self.id, self.session = "me", self
         self.options = Options.from_mapping(options)
         self.keys = Keys("")
         self.broken, self.unreported, self.loop_thread = False, False, None
@@ -272,7 +272,7 @@ class Consuming:
         self.unacked = self.connection.service.unacked_messages
         self.loop = DeliveryLoop([self.connection], HUB_READY.of)
         self._transport = kombu.Connection("redisplus://").transport
-        self._transport.session, self._transport.delivery_loop = self.connection, self.loop
+        self._transport.session, self._transport._delivery_loop = self.connection, self.loop  # noqa: SLF001
         #: The delivered messages, in their order.
         self.messages: list[Any] = []
 

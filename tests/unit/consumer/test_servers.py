@@ -19,7 +19,7 @@ class TwoServers:
         self.channels, self.messages = [], []
         for connection in self.connections:
             transport = kombu.Connection("redisplus://").transport
-            transport.session, transport.delivery_loop = connection, self.loop
+            transport.session, transport._delivery_loop = connection, self.loop  # noqa: SLF001
             channel = Channel(transport)
             channel.basic_qos(prefetch_count=1)
             channel.basic_consume("q", callback=self.messages.append, consumer_tag="q")

@@ -231,10 +231,10 @@ def test_other_brokers_are_not_asked_about_priorities(caplog):
 def test_a_process_that_only_publishes_loads_nothing_of_workers_and_migration():
     code = (
         "import sys, celery, celery_redis_plus as ours; app = ours.configure_app(celery.Celery(broker='redisplus://127.0.0.1:1'));"
-        "app.connection_for_write().channel; print(*(m for m in sys.modules if m.startswith('celery_redis_plus.')))"
+        "app.connection_for_write().channel; print(*sys.modules)"
     )
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert "celery_redis_plus.transport.transport" in loaded
     rooms = ("migration", "integration.worker", "spark", "cli")
-    unneeded = tuple(f"celery_redis_plus.{room}" for room in rooms)
+    unneeded = (*(f"celery_redis_plus.{room}" for room in rooms), "celery.worker.consumer", "celery.app.trace", "billiard.pool")
     assert [module for module in loaded if module.startswith(unneeded)] == []
