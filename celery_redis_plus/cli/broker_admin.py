@@ -44,11 +44,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from celery_redis_plus.cli.diagnosis.finding import Finding
-    from celery_redis_plus.migration.amqp_importer import AmqpImporter
     from celery_redis_plus.migration.conversion import Priorities
     from celery_redis_plus.migration.migration import Migration
     from celery_redis_plus.options import Options
-    from celery_redis_plus.transport.amqp_source import AmqpSource
 
 logger = logging.getLogger(__name__)
 
@@ -382,12 +380,6 @@ class BrokerAdmin:
             self._commands, self._keys, self._queues, options, kombu_options=kombu_options, priorities=priorities,
             source=elsewhere, source_prefix=source_prefix if source is None else prefix_at(source, source_prefix),
         )  # fmt: skip
-
-    def amqp_importer(self, source: AmqpSource, priorities: Priorities | None = None) -> AmqpImporter:
-        """Return what takes messages from an AMQP broker; see `AmqpImporter`."""
-        from celery_redis_plus.migration.amqp_importer import AmqpImporter
-
-        return AmqpImporter(self._commands, self._keys, self._queues, self._options, source=source, priorities=priorities)
 
     def checker(self, *, repair: bool = False, batch: int = CHECKED_A_CALL) -> Checker:
         """Return what holds the broker against its invariants, and with `repair` mends it; see `Checker`."""

@@ -32,14 +32,11 @@ class UnreadableError(ValueError):
 class PriorityMapping:
     """How the priorities of the two installations belong together.
 
-    kombu's Redis transport delivers 0 first, an AMQP broker the highest number. So does this transport, unless its option
-    `priority_order` is "low-first".
+    kombu's Redis transport delivers 0 first. This transport does so with the option `priority_order` "low-first".
     """
 
     low_first: bool
     choice: Priorities | None
-    #: Whether the other side delivers 0 first.
-    source_low_first: bool = True
 
     def convert(self, priority: int) -> int:
         """Return a message's priority on the other side; both directions are the same.
@@ -47,18 +44,15 @@ class PriorityMapping:
         Raises:
             OptionError: the two orders differ, and it is not said what shall become of priorities.
         """
-        if self.low_first == self.source_low_first or self.choice == "keep":
+        if self.low_first or self.choice == "keep":
             return priority
         if self.choice == "invert":
             return max(0, HIGHEST - priority)
         if priority == 0:
             return 0
-        there, here, wanted = "an AMQP broker delivers the highest number first", "0", "high-first"
-        if self.source_low_first:
-            there, here, wanted = "kombu's Redis transport delivers 0 first", "the highest number", "low-first"
         raise OptionError(
-            f"a message has priority {priority}: {there}, and this broker {here}. "
-            f"What to do: set priority_order to {wanted!r} in broker_transport_options (in the URL with --broker), or say "
+            f"a message has priority {priority}: kombu's Redis transport delivers 0 first, and this broker the highest number. "
+            "What to do: set priority_order to 'low-first' in broker_transport_options (in the URL with --broker), or say "
             "--priorities invert (9 minus the number: the order stays) or --priorities keep (the number stays)"
         )
 

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from celery_redis_plus.migration.report import Moved, Report
     from celery_redis_plus.migration.status import MigrationStatus
 
-#: Schemes of URLs that kombu's AMQP transports read.
-AMQP_SCHEMES = frozenset(("amqp", "amqps", "pyamqp"))
 #: Seconds between two passes of --follow that found nothing.
 PAUSE_S = 0.2
 HEAD = ("QUEUE", "KOMBU WAITING", "KOMBU UNACKED", "KOMBU SCHEDULED", "LAST DUE", "READY", "DELAYED", "UNACKED")
@@ -32,10 +30,7 @@ MOVED_HEAD = ("QUEUE", "READY", "DELAYED", "OF THEM UNACKED", "LEFT")
 
 @click.command(short_help="Take over the messages of kombu's Redis transport, or give them back.")
 @with_target
-@click.option(
-    "--from", "source", metavar="URL",
-    help="Where kombu's data is, if not in the broker's database; or an AMQP broker, such as RabbitMQ.",
-)  # fmt: skip
+@click.option("--from", "source", metavar="URL", help="Where kombu's data is, if not in the broker's database.")
 @click.option(
     "--from-prefix", "source_prefix", metavar="TEXT", help="kombu's global_keyprefix, if not the broker's; with --from."
 )
@@ -59,7 +54,7 @@ MOVED_HEAD = ("QUEUE", "READY", "DELAYED", "OF THEM UNACKED", "LEFT")
 @dry_run_option
 @json_option
 def command(target: Target, **given: Any) -> int:
-    """Move the messages of an installation of kombu's own Redis transport, or of RabbitMQ, into this broker's queues.
+    """Move the messages of an installation of kombu's own Redis transport into this broker's queues.
 
     Waiting tasks of all priorities, and tasks with an eta, which become delayed messages. Each message is moved in one atomic
     step, so the command may be ended at any moment, and the same line again does the rest. Tasks that kombu's workers have stay
@@ -67,8 +62,6 @@ def command(target: Target, **given: Any) -> int:
     """
     wanted = _Wanted(**given)
     wanted.check()
-    if wanted.is_amqp:
-        return _take_from_amqp(target, wanted)
     with (
         target.admin() as admin,
         admin.migration(
@@ -84,25 +77,6 @@ def command(target: Target, **given: Any) -> int:
             migration.declare(wanted.declare)
         with _stop_on_signals() as stopped:
             return _end(_run(migration, wanted, stopped), wanted, stopped)
-
-
-def _take_from_amqp(target: Target, wanted: _Wanted) -> int:
-    from celery_redis_plus.transport.amqp_source import AmqpSource
-
-    with AmqpSource(wanted.source or "") as source, target.admin() as admin:
-        importer = admin.amqp_importer(source, wanted.priorities)
-        if not (wanted.status or wanted.dry_run):
-            target.declare(wanted.queues or list(target.app.amqp.queues) if target.app is not None else ())
-            importer.declare(wanted.declare)
-        names = importer.queues(wanted.queues)
-        status = importer.status(names)
-        if wanted.status or wanted.dry_run:
-            _print_status(status, wanted)
-            return DONE
-        with _stop_on_signals() as stopped:
-            expected = sum(one.left for one in status)
-            report = _repeat(lambda: importer.take(names, stopped), importer.report, expected, wanted, stopped)
-            return _end(report, wanted, stopped)
 
 
 def _end(report: Report, wanted: _Wanted, stopped: Callable[[], bool]) -> int:
@@ -140,11 +114,6 @@ class _Wanted:
             raise click.UsageError("--follow moves messages; allowed without --status and --dry-run")
         if self.source_prefix is not None and self.source is None:
             raise click.UsageError("--from-prefix is for another database, or the same by its URL; allowed with --from")
-        if self.is_amqp and (self.take_unacked or self.source_prefix is not None or self.reverse):
-            raise click.UsageError(
-                "an AMQP broker gives its unacked messages back when their consumers end, and has no prefix; allowed with "
-                "--from amqp://… are --queue, --status, --dry-run, --follow, --declare and --priorities"
-            )
         if self.reverse and self.source is not None:
             raise click.UsageError("--reverse gives messages to kombu; allowed without --from, with --to for another database")
         if self.to is not None and not self.reverse:
@@ -156,11 +125,6 @@ class _Wanted:
                 "--reverse gives this broker's messages to kombu; allowed without --take-unacked and --declare: stop this "
                 "broker's workers, and their messages return to the queues"
             )
-
-    @property
-    def is_amqp(self) -> bool:
-        """Whether the messages come from an AMQP broker."""
-        return (self.source or "").partition("://")[0] in AMQP_SCHEMES
 
     @property
     def elsewhere(self) -> str | None:
