@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from celery_redis_plus.broker.fanout.subscriber_registry import SubscriberRegistry
     from celery_redis_plus.connection.address import Address
     from celery_redis_plus.connection.blocking_connection import BlockingConnection
-    from celery_redis_plus.consumer.consumer_session import ConsumerSession
     from celery_redis_plus.consumer.delivery_tracking import Tracking
     from celery_redis_plus.keys import FanoutKeys
     from celery_redis_plus.maintenance.service import MaintenanceService
@@ -59,6 +58,19 @@ class Acceptance(Protocol):
         """Raise MessageNotAccepted where no type that the queue, or exchange, was declared with matches."""
 
 
+class ConsumingPart(Protocol):
+    """What consumes over a session, as far as the session's end concerns it."""
+
+    def close(self) -> None:
+        """Settle what waits, and close its connections in order."""
+
+    def abort(self) -> None:
+        """Drop its connections after a failure."""
+
+    def forked(self) -> None:
+        """Leave what was claimed to the parent, in a child."""
+
+
 class PublisherSession:
     """The life of one kombu connection, from connect to close or failure.
 
@@ -69,7 +81,7 @@ class PublisherSession:
     #: It was open: a failure after that is a lost connection.
     _has_worked = False
     #: What consumes over it.
-    consumer: ConsumerSession | None = None
+    consumer: ConsumingPart | None = None
 
     def __init__(
         self,

@@ -69,7 +69,10 @@ def service_of(shared: SharedState) -> MaintenanceService:
         if service is None:
             from celery_redis_plus.maintenance.service import MaintenanceService
 
-            service = shared.service = MaintenanceService(shared)
+            service = shared.service = MaintenanceService(
+                shared.connector, shared.keys, shared.options, shared.lanes,
+                name=shared.name, topology=shared.topology, reconnects=lambda: shared.reconnects,
+            )  # fmt: skip
             service.active_tasks = _keepers[-1] if _keepers else None
             _end_with_multiprocessing()
         return service

@@ -71,7 +71,10 @@ from celery_redis_plus.maintenance.unconverted_processes import UnconvertedProce
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.consumers.active_tasks import ActiveTasks
-    from celery_redis_plus.maintenance.shared_state import SharedState
+    from celery_redis_plus.broker.exchanges.declared_topology import DeclaredTopology
+    from celery_redis_plus.connection.connector import Connector
+    from celery_redis_plus.keys import Keys
+    from celery_redis_plus.options import Options
 
 logger = logging.getLogger(__name__)
 
@@ -101,18 +104,30 @@ class MaintenanceService:
     _swept: Collection[str] = ()
     _swept_as_of: tuple[int, list[str]] | None = None
 
-    def __init__(self, shared_state: SharedState) -> None:
-        """Prepare; `start` starts the thread. `shared_state` is what the process knows of the broker."""
-        self._shared_state = shared_state
-        connector, keys, options = shared_state.connector, shared_state.keys, shared_state.options
+    def __init__(
+        self, connector: Connector, keys: Keys, options: Options, lanes: Sequence[str], *,
+        name: str, topology: DeclaredTopology, reconnects: Callable[[], int],
+    ) -> None:  # fmt: skip
+        """Prepare; `start` starts the thread.
+
+        Args:
+            connector: opens its connections.
+            keys: spells the keys.
+            options: the transport's.
+            lanes: the prefixes of all lanes, where there are several.
+            name: the process's on the server.
+            topology: what this process has declared.
+            reconnects: returns how many connections were opened in place of one that had failed.
+        """
+        self._reconnects = reconnects
         self.unacked_messages = UnackedMessages()
         self.watched = ConsumedQueues()
         #: What this process has declared.
-        self.knowledge = shared_state.topology
+        self.knowledge = topology
         self.positions = SubscriberCursors(options.subscriber_timeout)
         #: Gives back what is left when the interpreter exits.
         self.process_end = ProcessEnd(connector, keys, options, self.unacked_messages, self.watched)
-        self.name = shared_state.name
+        self.name = name
         self._keys = keys
         self._pid = os.getpid()
         self._thread: threading.Thread | None = None
@@ -152,10 +167,8 @@ class MaintenanceService:
                 commands, keys, self.name, gone=self.knowledge.gone, remove=partial(delete_queue, queues, bindings)
             ).remove_with,
         )
-        self._live_among_processes((commands, blocking), roles)
-        self._lanes = (
-            connect_lanes(Lane(commands, keys, queues, bindings), connector, shared_state.lanes) if shared_state.lanes else None
-        )
+        self._live_among_processes((commands, blocking), roles, options)
+        self._lanes = connect_lanes(Lane(commands, keys, queues, bindings), connector, lanes) if lanes else None
         forwarder = DeadLetterForwarder(DeadLetters(commands, keys), queues, bindings, self._lanes)
         self._topology_recovery = TopologyRecovery(
             queues, bindings, self.watched, self.knowledge, on_flush=self.heartbeat.run_soon
@@ -226,8 +239,10 @@ class MaintenanceService:
             tasks=WokenTasks(self._sweeper, self._unconsumed_queues, self.consumer_heartbeats, self._leadership),
         )  # fmt: skip
 
-    def _live_among_processes(self, connections: tuple[CommandConnection, BlockingConnection], roles: LostRoles) -> None:
-        keys, options = self._shared_state.keys, self._shared_state.options
+    def _live_among_processes(
+        self, connections: tuple[CommandConnection, BlockingConnection], roles: LostRoles, options: Options
+    ) -> None:  # fmt: skip
+        keys = self._keys
         self._leadership = Leadership(options.connection_lost_grace)
         #: Which connections this process has.
         self.own_process = OwnProcess(
@@ -312,7 +327,7 @@ class MaintenanceService:
             "recoveries": self._sweeper.recovered + self._lost_processes.recovered,
             "unreadable_messages": self.unreadable,
             "redeliveries": self.unacked_messages.redelivered,
-            "reconnects": self._shared_state.reconnects,
+            "reconnects": self._reconnects(),
             "unacked_messages": len(self.unacked_messages),
             "leads": int(self._leadership.leads),
             "failing_tasks": len(self.runner.failing),

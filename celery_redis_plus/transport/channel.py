@@ -118,8 +118,7 @@ class Channel(virtual.Channel):
     @property
     def subclient(self) -> SocketOwner | None:
         """What waits for messages, by kombu's name; None where nothing does."""
-        consumer = self.session.consumer
-        return None if consumer is None else SocketOwner(consumer.wakeup_connection)
+        return SocketOwner(self.consumer_session.wakeup_connection) if self.has_consumers else None
 
     @property
     def whole(self) -> Channel:

@@ -23,6 +23,7 @@ from celery_redis_plus.transport.typed_queues import Accepted, TypeCheck
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.consumers.active_tasks import ActiveTasks
+    from celery_redis_plus.consumer.consumer_session import ConsumerSession
     from celery_redis_plus.consumer.delivery_loop import DeliveryLoop
 
 logger = logging.getLogger(__name__)
@@ -205,8 +206,8 @@ class Transport(virtual.Transport):
         self._connected = False
         if self._delivery_loop is not None:
             self._delivery_loop.detach()
-        for session in self.sessions:
-            _end_wait(session)
+            for server in self._delivery_loop.servers:
+                _end_wait(server.connection)
         while self.channels:
             self.channels[-1].close()
         for session in self.sessions:
@@ -298,11 +299,10 @@ def _may_be_the_end(active_tasks: ActiveTasks | None) -> bool:
     return active_tasks is None or active_tasks.is_stopping() or active_tasks.stop_requested()
 
 
-def _end_wait(session: PublisherSession) -> None:
+def _end_wait(consumer: ConsumerSession) -> None:
     """Cancel a wait for wake-ups; one that has come meanwhile goes to another consumer."""
-    consumer = session.consumer
     try:
-        if consumer is not None and consumer.waiter.waiting and not session.broken:
+        if consumer.waiter.waiting and not consumer.session.broken:
             consumer.waiter.cancel_wait()
     except CONNECTION_ERRORS:
-        session.abandon()
+        consumer.session.abandon()

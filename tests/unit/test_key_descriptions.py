@@ -36,7 +36,7 @@ def spelled_keys():
     spelled = {
         *vars(keys).values(),
         *vars(keys.queue("Q")).values(),
-        *dataclasses.astuple(keys.fanout("X", "/0.")),
+        *keys.fanout("X", "/0."),
         *keys.processes,
         *keys.track("ID"),
         keys.client_wakeup("ID"),

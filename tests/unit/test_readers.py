@@ -27,13 +27,13 @@ TESTED = {
         "broker/queues/messages.py:_standing", "broker/queues/messages.py:move", "broker/queues/messages.py:read",
         "integration/revoked_results.py:mark_revoked", "integration/scheduled.py:_message",
         "stored_message.py:read_envelope", "stored_message.py:shown_envelope",
-        "transport/kombu_message.py:broadcast_payload", "transport/kombu_message.py:load",
+        "transport/kombu_message.py:broadcast_payload", "transport/stored_json.py:load",
         "transport/kombu_message.py:payload_of",
     },
     "tests/spark/test_replay_of_odd_messages.py": {"spark/replay.py:_send"},
     "tests/unit/test_odd_messages.py": {
         "broker/consumers/failures.py:_task_in",
-        "migration/conversion.py:_from_kombu", "migration/conversion.py:_to_kombu", "transport/kombu_message.py:revive",
+        "migration/conversion.py:_from_kombu", "migration/conversion.py:_to_kombu", "transport/stored_json.py:revive",
         "migration/importer.py:message_in", "migration/kombu_broker.py:queues_of_unacked", "migration/status.py:_eta_ms",
         # These two only hand messages to the first two.
         "migration/exporter.py:_read", "migration/target.py:convert",

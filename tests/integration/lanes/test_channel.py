@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple
-
 import kombu
 import pytest
 from kombu.exceptions import ChannelError, OperationalError
@@ -89,7 +87,7 @@ def test_acks_over_the_channel_find_the_lane(connect_lanes):
     inbox.drain(6)
     channel.basic_reject(inbox.messages[5].delivery_tag, requeue=True)
     channel.basic_ack(inbox.messages[4].delivery_tag, multiple=True)
-    wait_until(lambda: sum(sum(astuple(channel.queue_sizes(queue))) for queue in QUEUES) == 1)
+    wait_until(lambda: sum(sum(channel.queue_sizes(queue)) for queue in QUEUES) == 1)
     inbox.drain(7)
     assert inbox.messages[6].headers["x-acquired-count"] == 2
 
