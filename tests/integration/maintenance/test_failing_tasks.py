@@ -8,8 +8,9 @@ from celery_redis_plus.cli.broker_admin import BrokerAdmin
 from celery_redis_plus.connection.address import Address
 from celery_redis_plus.connection.connector import Connector
 from celery_redis_plus.keys import Keys
+from celery_redis_plus.maintenance.process_services import service_of
 from celery_redis_plus.maintenance.runner import TaskRunner
-from celery_redis_plus.maintenance.service import MaintenanceService
+from celery_redis_plus.maintenance.shared_state import SharedState
 from celery_redis_plus.options import Options
 from tests.support.inbox import Inbox
 from tests.support.waiting import wait_until
@@ -41,7 +42,7 @@ def watched_type(task):
 
 def names_of_tasks():
     options = Options()
-    service = MaintenanceService(Connector(Address.from_url("redisplus://localhost"), options), Keys(), options)
+    service = service_of(SharedState(Connector(Address.from_url("redisplus://localhost"), options), Keys(), options))
     try:
         return [type(task).__name__ for task in service.runner.tasks]
     finally:

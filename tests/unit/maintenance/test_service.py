@@ -10,7 +10,9 @@ from celery_redis_plus.connection.address import Address
 from celery_redis_plus.connection.connector import Connector
 from celery_redis_plus.errors import ServerUnreachable
 from celery_redis_plus.keys import Keys
-from celery_redis_plus.maintenance.service import IDLE_END_S, MaintenanceService
+from celery_redis_plus.maintenance.process_services import service_of
+from celery_redis_plus.maintenance.service import IDLE_END_S
+from celery_redis_plus.maintenance.shared_state import SharedState
 from celery_redis_plus.options import Options
 from tests.support.waiting import wait_until
 
@@ -36,7 +38,7 @@ def connector():
 
 @pytest.fixture
 def service(clock, connector):
-    service = MaintenanceService(connector, Keys(), connector.options)
+    service = service_of(SharedState(connector, Keys(), connector.options))
     yield service
     service.close()
 
