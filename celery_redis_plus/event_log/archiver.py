@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from celery_redis_plus.errors import EventsLost
 from celery_redis_plus.event_log.finished_messages import FINISHED, is_finished, is_gone, row
 from celery_redis_plus.event_log.installed import check_installed
 from celery_redis_plus.event_log.offsets import BEGINNING
@@ -64,10 +65,19 @@ def move_finished(log: EventLog, queues: Sequence[str], folder: Path, *, reader:
 
     Raises:
         InvalidArgument: pyarrow is not installed.
-        EventsLost: a stream was deleted and started again since the last run.
+        EventsLost: a stream was deleted and started again since the last run. The other queues are moved all the same.
     """
     check_installed()
-    return {queue: _Mover(log, queue, folder / f"queue={quote(queue, safe='')}", reader).run() for queue in queues}
+    moved, failures = {}, []
+    for queue in queues:
+        try:
+            moved[queue] = _Mover(log, queue, folder / f"queue={quote(queue, safe='')}", reader).run()
+        except EventsLost as error:
+            # The others are moved all the same.
+            failures.append(error)
+    if failures:
+        raise failures[0]
+    return moved
 
 
 class _Mover:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 import gc
 import json
+import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self
@@ -15,10 +16,11 @@ from celery_redis_plus.connection.broker_at import broker_at
 from celery_redis_plus.connection.connector import Connector
 from celery_redis_plus.connection.refused_calls import describe_refusal
 from celery_redis_plus.error_translation import translate
-from celery_redis_plus.errors import EventsLost, InvalidArgument, NoEvents, UnknownEventSchema
+from celery_redis_plus.errors import EventsLost, InvalidArgument, NoEvents, UnknownEventSchema, WrongKeyType
 from celery_redis_plus.event_log.offsets import Id, Offsets
 from celery_redis_plus.events import SCHEMA_VERSION, ended_epochs, entry_id, read_entry
 from celery_redis_plus.keys import Keys, decode_name
+from celery_redis_plus.stored_message import stored_number
 
 if TYPE_CHECKING:
     from redis.connection import Connection
@@ -36,8 +38,12 @@ PAYLOAD_BYTES = 32 * 1024 * 1024
 #: Commands that are sent before the first of their replies is read.
 REPLIES_AHEAD = 2
 
+#: Fields of `events_meta` that say how a queue's events are numbered.
+NUMBERED_BY = ("version", "epoch", "ended", "removed")
 #: Characters that make a name a pattern.
 _WILD = frozenset("*?[")
+
+logger = logging.getLogger(__name__)
 
 
 class EventLog:
@@ -107,6 +113,34 @@ class EventLog:
             raise NoEvents(f"queue {unknown[0]!r} has no events; queues that have: {', '.join(known)}")
         return [name for name in known if any(name == want or fnmatch.fnmatchcase(name, want) for want in names)]
 
+    def readable(self, wanted: str = "*") -> list[str]:
+        """Return what `queues` does, without the queues whose keys of events somebody else has written: these are logged.
+
+        A queue that is named in full stays: the reader raises what is wrong with it.
+        """
+        queues, named = self.queues(wanted), names_in(wanted)
+        asked: list[tuple[Any, ...]] = []
+        for queue in queues:
+            keys = self.keys.queue(queue)
+            asked.append(("HMGET", keys.events_meta, *NUMBERED_BY))
+            asked.append(("XINFO", "STREAM", keys.events))
+            asked.append(("HMGET", keys.events_readers, "-"))
+        replies = self.ask(asked, missing_ok=True, foreign_ok=True)
+        found = []
+        for place, queue in enumerate(queues):
+            of_queue = replies[3 * place : 3 * place + 3]
+            error = next((reply for reply in of_queue if isinstance(reply, Exception)), None)
+            if error is None:
+                try:
+                    _numbering(queue, *of_queue[:2], strict=False)
+                except ValueError as odd:
+                    error = odd
+            if error is None or queue in named:
+                found.append(queue)
+            else:
+                logger.error("the events of queue %r cannot be read, others are: %s", queue, error, extra={"queue": queue})
+        return found
+
     def numberings(self, queues: Sequence[str], *, strict: bool = True) -> dict[str, Offsets]:
         """Return what the stream of each queue has now.
 
@@ -121,7 +155,7 @@ class EventLog:
         commands: list[tuple[Any, ...]] = []
         for queue in queues:
             keys = self.keys.queue(queue)
-            commands.append(("HMGET", keys.events_meta, "version", "epoch", "ended", "removed"))
+            commands.append(("HMGET", keys.events_meta, *NUMBERED_BY))
             commands.append(("XINFO", "STREAM", keys.events))
         replies = self.ask(commands, missing_ok=True)
         return {
@@ -188,12 +222,15 @@ class EventLog:
 
     # ---- the connection
 
-    def ask(self, commands: Sequence[tuple[Any, ...]], *, missing_ok: bool = False) -> list[Any]:
+    def ask(
+        self, commands: Sequence[tuple[Any, ...]], *, missing_ok: bool = False, foreign_ok: bool = False
+    ) -> list[Any]:  # fmt: skip
         """Run commands in one round trip and return their replies.
 
         Args:
             commands: each a command and its arguments.
             missing_ok: None instead of an error for a key that does not exist.
+            foreign_ok: the error stands among the replies for a key of another type.
 
         Raises:
             ServerUnreachable: and its kin from `errors`; what the server said, and what to do.
@@ -206,7 +243,10 @@ class EventLog:
             if missing_ok and isinstance(reply, ResponseError) and "no such key" in str(reply):
                 replies[place] = None
             elif isinstance(reply, Exception):
-                raise translate(reply, self.address, describe_refusal(reply, commands[place]))
+                error = translate(reply, self.address, describe_refusal(reply, commands[place]))
+                if not (foreign_ok and isinstance(error, WrongKeyType)):
+                    raise error
+                replies[place] = error
         return replies
 
     def _send(self, commands: Sequence[tuple[Any, ...]]) -> None:
@@ -287,7 +327,7 @@ def _numbering(queue: str, meta: list[bytes | None], info: list[Any] | None, *, 
     first = stream[b"first-entry"]
     numbering = Offsets(queue, (*past, last), entry_id(first[0]) if first else None)
     # Streams that were removed with their queue are counted, too.
-    if strict and stream[b"entries-added"] + int(removed or 0) != numbering.total:
+    if strict and stream[b"entries-added"] + stored_number(removed) != numbering.total:
         raise EventsLost(
             f"queue {queue!r}: its stream has had {stream[b'entries-added']} events and its ids count {numbering.total}: it was "
             "deleted and begun anew, or written to by somebody else. Delete its events and events_meta keys together"

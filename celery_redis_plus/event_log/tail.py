@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
+from celery_redis_plus.errors import WrongKeyType
 from celery_redis_plus.event_log.passed_over import PassedOver
 from celery_redis_plus.events import Event, read_entry
 
@@ -55,7 +56,9 @@ class Tail:
         #: Message -> its task and task id, the youngest last.
         self._tasks: OrderedDict[str, tuple[str | None, str | None]] = OrderedDict()
         self._passed_over = PassedOver()
-        self._begin(log.queues(queues), last)
+        #: Queues whose events cannot be read.
+        self._left_out: set[str] = set()
+        self._begin(log.readable(queues), last)
 
     def _begin(self, queues: Sequence[str], last: int) -> None:
         for queue, offsets in self._log.numberings(queues, strict=False).items():
@@ -75,17 +78,24 @@ class Tail:
             UnknownEventSchema: a later release wrote there.
             redis.exceptions.RedisError: the server cannot be reached.
         """
-        queues = self._log.queues(self._wanted)
-        commands = [
-            ("XRANGE", self._log.keys.queue(queue).events, b"(" + self._read.get(queue, b"0-0"), "+", "COUNT", EVENTS_A_READ)
-            for queue in queues
-        ]
+        queues = [queue for queue in self._log.queues(self._wanted) if queue not in self._left_out]
+        try:
+            replies = self._ask(queues)
+        except WrongKeyType:
+            readable = self._log.readable(self._wanted)
+            self._left_out.update(set(queues).difference(readable))
+            queues = [queue for queue in queues if queue in readable]
+            replies = self._ask(queues)
         found: list[TailedEvent] = []
-        for queue, entries in zip(queues, self._log.ask(commands), strict=True):
+        for queue, entries in zip(queues, replies, strict=True):
             found += filter(None, [self._described(queue, entry) for entry in entries])
             if entries:
                 self._read[queue] = entries[-1][0]
         return sorted(filter(self._is_wanted, found), key=lambda one: one.event.ts)
+
+    def _ask(self, queues: Sequence[str]) -> list[list[Entry]]:
+        places = ((self._log.keys.queue(queue).events, b"(" + self._read.get(queue, b"0-0")) for queue in queues)
+        return self._log.ask([("XRANGE", events, after, "+", "COUNT", EVENTS_A_READ) for events, after in places])
 
     def _described(self, queue: str, entry: Entry) -> TailedEvent | None:
         """Return the event of an entry, None where it is none; note the task of its message, or look it up."""

@@ -9,6 +9,8 @@ from contextvars import ContextVar
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from redis.exceptions import ResponseError
+
 from celery_redis_plus.broker.arguments.deduplication import deduplication_of
 from celery_redis_plus.broker.arguments.eta import delay_to_ms, eta_to_ms
 from celery_redis_plus.broker.arguments.expiry import life_of
@@ -16,6 +18,7 @@ from celery_redis_plus.broker.arguments.priority import RANKS, check_priority
 from celery_redis_plus.broker.dead_letters.unroutable import NO_SUBSCRIBERS, UNDELIVERED, UNROUTABLE
 from celery_redis_plus.broker.publishing.attempt import PublishAttempt
 from celery_redis_plus.broker.publishing.tracking_request import TRACK
+from celery_redis_plus.error_translation import concerns_keys
 from celery_redis_plus.errors import InvalidArgument, MessageNotAccepted, PublishRefused, Unroutable
 from celery_redis_plus.event_log.metadata import SOURCE_ID, describe
 from celery_redis_plus.stored_message import BODY_SEPARATOR, LARGE_BODY, Outgoing
@@ -194,7 +197,7 @@ class ExchangePublisher:
         # Who reads many bindings while many are added would never be done.
         routed_by = bindings.routed_by(exchange) if attempt.reroutes < MAX_REROUTES else None
         routed = False
-        refused: PublishRefused | None = None
+        refused: Exception | None = None
         for queue in queues:
             try:
                 outgoing = self._outgoing(message, queue)
@@ -204,7 +207,9 @@ class ExchangePublisher:
                     attempt.reroutes += 1
                     return None
                 routed = taken or routed
-            except PublishRefused as error:
+            except (PublishRefused, ResponseError, InvalidArgument) as error:
+                if not isinstance(error, PublishRefused) and not concerns_keys(error):
+                    raise
                 # As in AMQP: each queue decides for itself, and the publisher hears of a refusal.
                 refused = error
                 if TRACK in message["properties"]:

@@ -48,7 +48,7 @@ def export(target: Target, *, queues: str, kind: str, output: str) -> None:
     from celery_redis_plus.event_log.export import export as write
 
     with target.event_log() as log:
-        count = write(log, log.queues(queues), output, kind=kind)
+        count = write(log, log.readable(queues), output, kind=kind)
     click.echo(f"{count:,} events in {output}", err=True)
 
 
@@ -63,7 +63,7 @@ def archive(target: Target, *, queues: str, to: str, reader: str, as_json: bool)
     from celery_redis_plus.event_log.archiver import move_finished
 
     with target.event_log() as log:
-        moved = move_finished(log, log.queues(queues), Path(to), reader=reader)
+        moved = move_finished(log, log.readable(queues), Path(to), reader=reader)
     for queue, of in moved.items():
         if as_json:
             print_json({"queue": queue, "finished": of.finished, "open": of.open, "lost": of.lost, "passed_over": of.passed_over})
@@ -82,7 +82,7 @@ def readers(target: Target, *, queues: str, stale_after: float, as_json: bool) -
     from celery_redis_plus.event_log.readers import readers as read
 
     with target.event_log() as log:
-        found = read(log, log.queues(queues))
+        found = read(log, log.readable(queues))
     stale_s = stale_after * 3600
 
     def described(one: Reader) -> dict[str, Any]:
@@ -169,7 +169,7 @@ def drop_reader(target: Target, *, queues: str, reader: str, as_json: bool) -> N
     from celery_redis_plus.event_log.readers import drop
 
     with target.event_log() as log:
-        dropped = drop(log, reader, log.queues(queues))
+        dropped = drop(log, reader, log.readable(queues))
     if as_json:
         print_json({"reader": reader, "dropped": dropped})
     else:

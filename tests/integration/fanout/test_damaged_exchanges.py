@@ -12,9 +12,11 @@ import pytest
 from redis.exceptions import ResponseError
 
 from celery_redis_plus.broker.fanout import reader
+from celery_redis_plus.errors import InvalidArgument
 from celery_redis_plus.key_descriptions import OF_AN_EXCHANGE
 from celery_redis_plus.maintenance.janitor import Janitor
 from celery_redis_plus.maintenance.subscriber_heartbeats import SubscriberHeartbeats
+from celery_redis_plus.record_fields import FANOUT_FIELDS
 from tests.support.inbox import Inbox
 from tests.support.waiting import wait_until
 
@@ -70,7 +72,7 @@ class Scene:
 
     def check(self):
         for body in ("2", "3", "4"):
-            with suppress(ResponseError):
+            with suppress(ResponseError, InvalidArgument):
                 self.send("bad", body)
             self.send("good", body)
         self.take("1", "2", "3", "4")
@@ -122,3 +124,10 @@ def test_a_stream_is_read_again_once_its_key_is_none_of_another_type(connect, re
 
     wait_until(came, 20, interval_s=0)
     assert len([line for line in caplog.messages if "'bad' has a stream that cannot be read" in line]) == len(scene.inboxes)
+
+
+@pytest.mark.parametrize("odd", ["x", ""])
+def test_damaged_fields_of_its_counters_harm_no_other_exchange(connect, redis_client, odd):
+    scene = Scene(connect, redis_client, LIMITS, durable=True)
+    redis_client.hset("fanout:{/0.bad}", mapping=dict.fromkeys(FANOUT_FIELDS, odd))
+    scene.check()

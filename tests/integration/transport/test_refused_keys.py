@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 
+import kombu
 import pytest
 
 from celery_redis_plus.errors import NoPermission, ServerUnavailable, WrongKeyType
@@ -22,6 +23,18 @@ def test_a_publish_into_a_foreign_key_names_it(channel, redis_client, key):
     redis_client.set(f"{key}:{{q}}", "foreign")
     with pytest.raises(WrongKeyType, match=rf"script \w+, key \S*{key}:\{{q\}} \(a string, not a (zset|hash)\)"):
         publish(channel, "q", "x")
+
+
+@pytest.mark.parametrize("kind", ["queue", "meta", "wakeup"])
+def test_a_publish_to_several_queues_reaches_those_that_take_it(channel, connect, redis_client, kind):
+    exchange = kombu.Exchange("x", "topic", durable=True)
+    for name in ("a", "bad", "c"):
+        kombu.Queue(name, exchange, "#", durable=True)(channel).declare()
+    redis_client.delete(f"{kind}:{{bad}}")
+    redis_client.set(f"{kind}:{{bad}}", "foreign")
+    with pytest.raises(WrongKeyType, match=rf"{kind}:\{{bad\}}"):
+        kombu.Producer(connect().channel(), exchange).publish("x", routing_key="k")
+    assert [redis_client.zcard(f"queue:{{{name}}}") for name in ("a", "c")] == [1, 1]
 
 
 def test_consuming_and_declaring_a_foreign_key_name_it(channel, connect, redis_client):
