@@ -38,7 +38,7 @@ TABLES = ("messages", "queues", "tasks", "workers")
 OPEN, UNFINISHED, PARTIALS = "open", "unfinished", "partials"
 COMMITTED = "_committed.json"
 #: The file by which one process at a time does a kind of work in the folder, and what that is.
-TABLES_LOCK, INGEST_LOCK = (".lock", "aggregation or compaction"), (".ingest.lock", "ingest")
+TABLES_LOCK, INGEST_LOCK, RUN_LOCK = (".lock", "aggregation or compaction"), (".ingest.lock", "ingest"), (".run.lock", "service")
 #: How a URL begins; `Path` makes one slash of two.
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
