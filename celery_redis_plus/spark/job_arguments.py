@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
+from datetime import date
 from pathlib import Path
 
 #: The name of the reader of a folder; without `--reader` the id of the folder follows.
 DEFAULT_READER = "spark-ingest"
 #: Fewer new events than this are aggregated without Spark, whose start takes longer.
 SMALL = 200_000
+#: Those of `expiry.EXPIRING`, without an import of Arrow.
+EXPIRING = ("events", "messages", "minutes")
 #: Those of `checks.CHECKS`, without an import of Spark.
 CHECK_NAMES = ("files", "numbers", "steps", "sums", "losses", "age")
 
@@ -57,6 +60,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="when a figure is an anomaly, such as retry_share=0.5",
     )
     compact = jobs.add_parser("compact", help="put the many small files of `events` into few")
+    expire = jobs.add_parser("expire", help="remove old days from the tables")
+    span = expire.add_mutually_exclusive_group(required=True)
+    span.add_argument("--before", type=date.fromisoformat, metavar="DATE", help="the first day that stays, UTC")
+    span.add_argument("--keep-days", type=int, metavar="N", help="how many days stay, today included")
+    expire.add_argument("--only", action="append", default=[], choices=EXPIRING, help="expire these alone (default: all of them)")
     check = jobs.add_parser("check", help="check the tables against themselves; exit status 1 where something is wrong")
     check.add_argument("--skip", action="append", default=[], metavar="CHECK", help=f"leave out: {', '.join(CHECK_NAMES)}")
     check.add_argument("--max-age", type=float, metavar="SECONDS", help="of the newest event (default: not checked)")
@@ -70,7 +78,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         source.add_argument("--url", help="the broker's URL")
         source.add_argument("--url-env", metavar="NAME", help="an environment variable that holds the URL, on every node")
         job.add_argument("--prefix", default="", help="the application's global_keyprefix")
-    for job in (ingest, aggregate, service, report, compact, check, replay):
+    for job in (ingest, aggregate, service, report, compact, expire, check, replay):
         job.add_argument("--root", required=True, metavar="DIR", help="the folder of the tables")
         job.add_argument("--master", default="local[2]", help="where Spark runs (default: %(default)s; '' as spark-submit says)")
         job.add_argument("--conf", action="append", default=[], metavar="NAME=VALUE", help="a Spark setting")

@@ -1,4 +1,4 @@
-"""The jobs `ingest`, `aggregate`, `run`, `report`, `compact`, `check`, `replay`, and what they print."""
+"""The jobs `ingest`, `aggregate`, `run`, `report`, `compact`, `expire`, `check`, `replay`, and what they print."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from celery_redis_plus.errors import CeleryRedisPlusError, InvalidArgument, SparkJobFailed, TablesUnusable
-from celery_redis_plus.spark.job_arguments import DEFAULT_READER, SMALL, add_arguments
+from celery_redis_plus.spark.job_arguments import DEFAULT_READER, EXPIRING, SMALL, add_arguments
 from celery_redis_plus.spark.manifest import INGEST_LOCK, RUN_LOCK, folder, folder_id, locked
 from celery_redis_plus.spark.option_parsing import resolve_url
 from celery_redis_plus.spark.query_runner import one_line, run_query, stopped_by_signals
@@ -44,6 +44,7 @@ def run(arguments: argparse.Namespace, say: Say = print) -> int:
         "run": _run,
         "report": _report,
         "compact": _compact,
+        "expire": _expire,
         "check": _check_tables,
         "replay": _replay,
     }[arguments.job]
@@ -260,6 +261,15 @@ def _compact(_spark: _Spark, arguments: argparse.Namespace, say: Say) -> int:
 
     before, after = compact(arguments.root)
     say(f"{before:,} files are {after:,} now" if before else "nothing to compact")
+    return 0
+
+
+def _expire(_spark: _Spark, arguments: argparse.Namespace, say: Say) -> int:
+    from celery_redis_plus.spark.expiry import expire, first_kept
+
+    before = arguments.before or first_kept(arguments.keep_days)
+    done = expire(arguments.root, before, kinds=arguments.only or EXPIRING)
+    say(f"before {before}: {done.days:,} days of tables and {done.events:,} events removed" if done.days else "nothing to expire")
     return 0
 
 

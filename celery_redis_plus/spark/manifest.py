@@ -57,6 +57,7 @@ class Manifest:
         tables: table -> its files; also those of `OPEN`, `UNFINISHED` and `PARTIALS`.
         backlogs: the file with the ready messages of each queue after the last event; '' where there were none.
         losses: the file of the table of losses; '' where nothing was lost.
+        expired_before: days before it are removed in part or whole; '' where none are.
         newest_us: the time of the newest event that the tables contain, µs since the epoch.
         superseded: files of incoming batches that this version has put into others.
     """
@@ -67,6 +68,7 @@ class Manifest:
     tables: dict[str, Dated] = field(default_factory=lambda: {table: {} for table in (*TABLES, OPEN, UNFINISHED, PARTIALS)})
     backlogs: str = ""
     losses: str = ""
+    expired_before: str = ""
     newest_us: int = 0
     superseded: list[str] = field(default_factory=list)
 

@@ -21,7 +21,7 @@ from celery_redis_plus.event_log.stream import EventLog
 from celery_redis_plus.spark.compaction import compact
 from celery_redis_plus.spark.fold import fold
 from celery_redis_plus.spark.health import Health
-from celery_redis_plus.spark.losses import noted
+from celery_redis_plus.spark.losses import HARMLESS, noted
 from celery_redis_plus.spark.manifest import Manifest, new_batches, write_json
 
 if TYPE_CHECKING:
@@ -121,7 +121,8 @@ class Service:
         ages = [now - at for at in (manifest.newest_us / 1e6, self._complete_at) if at]
         losses: Counter[str] = Counter()
         for loss in noted(self.root, manifest):
-            losses[loss.why] += loss.count
+            if loss.why not in HARMLESS:
+                losses[loss.why] += loss.count
         self.health = replace(
             self.health,
             ingesting=self._ingest.running,
