@@ -17,7 +17,7 @@ from celery_redis_plus.broker.queues.listing import ListedMessage
 from celery_redis_plus.cli.broker_admin import BrokerAdmin
 from celery_redis_plus.cli.main import PROGRAM, commands
 from celery_redis_plus.integration.messages import message
-from celery_redis_plus.spark import jobs
+from celery_redis_plus.spark.job_arguments import add_arguments
 
 COMMANDS_INTRO = f"""# Commands
 
@@ -107,7 +107,7 @@ def _options(params: Sequence[click.Parameter], ctx: click.Context) -> str:
 
 def _spark_jobs() -> Iterator[str]:
     parser = argparse.ArgumentParser()
-    jobs.add_arguments(parser)
+    add_arguments(parser)
     (chosen,) = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]  # noqa: SLF001 - no other way
     helps = {action.dest: action.help for action in chosen._choices_actions}  # noqa: SLF001
     for name, job in chosen.choices.items():

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
     from celery_redis_plus.event_log.stream import Entry
 
+#: Bytes that an array of Arrow's type `binary` can hold: its offsets have 32 bits.
+MOST_BINARY_BYTES = 2**31 - 1
+
 _FIELD, _PAYLOAD_FIELD = events.FIELD, events.PAYLOAD_FIELD
 _HEX: NDArray[np.uint8] = np.full(256, 255, dtype=np.uint8)
 _HEX[np.frombuffer(b"0123456789abcdef", dtype=np.uint8)] = np.arange(16, dtype=np.uint8)
@@ -47,6 +50,8 @@ def arrow_schema(columns: tuple[events.Column, ...] = events.EVENT_COLUMNS) -> p
 def batch(queue: str, entries: Sequence[Entry]) -> pa.RecordBatch:
     """Return the events among the entries of one epoch of `queue` as a batch: what somebody else wrote there is left out.
 
+    The payloads are `large_binary` where they are 2 GiB together; `EventLog.chunks` gives no such entries.
+
     Raises:
         UnknownEventSchema: an entry is of another schema version.
     """
@@ -72,7 +77,10 @@ def batch(queue: str, entries: Sequence[Entry]) -> pa.RecordBatch:
         "payload": _payloads(bodies, count),
     }
     arrays = place | columns | derived
-    return pa.record_batch([arrays[name] for name in arrow_schema().names], schema=arrow_schema())
+    schema = arrow_schema()
+    if derived["payload"].type != schema.field("payload").type:
+        schema = schema.set(schema.get_field_index("payload"), pa.field("payload", derived["payload"].type))
+    return pa.record_batch([arrays[name] for name in schema.names], schema=schema)
 
 
 _STORED = {"us": pa.int64(), "ms": pa.int64()}
@@ -153,4 +161,6 @@ def _payloads(bodies: list[Any], count: int) -> pa.Array:
     if all(len(body) == 2 for body in bodies):
         return pa.nulls(count, pa.binary())
     fields = (dict(zip(body[::2], body[1::2], strict=True)) for body in bodies)
-    return pa.array([field.get(_PAYLOAD_FIELD) for field in fields], pa.binary())
+    payloads = [field.get(_PAYLOAD_FIELD) for field in fields]
+    fits = sum(len(payload) for payload in payloads if payload) <= MOST_BINARY_BYTES
+    return pa.array(payloads, pa.binary() if fits else pa.large_binary())

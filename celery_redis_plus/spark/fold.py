@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from pyarrow import dataset
 
 from celery_redis_plus.spark import losses
-from celery_redis_plus.spark.layers import EVENTS, LAYOUTS, Layers, new_file, read, row_count, write
+from celery_redis_plus.spark.layers import EVENTS, LAYOUTS, Layers, message_keys, new_file, read, row_count, write
 from celery_redis_plus.spark.leftovers import remove_leftovers
 from celery_redis_plus.spark.manifest import (
     OPEN,
@@ -193,20 +193,22 @@ class _Fold:
         # The bounds let Parquet's statistics skip what the list does not.
         bounds = pc.min_max(ids).as_py()
         near = (pc.field("id") >= bounds["min"]) & (pc.field("id") <= bounds["max"]) & pc.field("id").isin(ids.combine_chunks())
-        wanted = _keys(strangers)
+        wanted = message_keys(strangers)
         found: list[str] = []
         for path in finished:
-            keys = _keys(read([path], LAYOUTS["messages"].schema, near).select(["queue", "id"]))
+            keys = message_keys(read([path], LAYOUTS["messages"].schema, near).select(["queue", "id"]))
             hit = keys.filter(pc.is_in(keys, wanted))
             if len(hit):
                 found += hit.to_pylist()
                 rows = read([path], LAYOUTS["messages"].schema)
-                self.layers.replace("messages", date, [path], rows.filter(pc.invert(pc.is_in(_keys(rows), hit.combine_chunks()))))
+                self.layers.replace(
+                    "messages", date, [path], rows.filter(pc.invert(pc.is_in(message_keys(rows), hit.combine_chunks())))
+                )
         if not found:
             return []
         earlier = [path for path in self.layers.paths(EVENTS, date) if path not in set(self.fresh[date])]
         events = read(earlier, EVENTS_SCHEMA, near)
-        events = events.filter(pc.is_in(_keys(events), pa.array(found)))
+        events = events.filter(pc.is_in(message_keys(events), pa.array(found)))
         path = new_file(self.root, OPEN, self.new.version, date)
         write(path, events.append_column("folded", pa.repeat(pa.scalar(True), events.num_rows)), LAYOUTS[OPEN])
         return [path]
@@ -217,8 +219,8 @@ class _Fold:
         new = columns.to_table(columns=["queue", "id", "event"])
         published = new.filter(pc.equal(new.column("event"), "published"))
         known = read(self.layers.paths(OPEN, date), OPEN_SCHEMA).select(["queue", "id"])
-        keys = pa.chunked_array([*_keys(published).chunks, *_keys(known).chunks], pa.string())
-        return new.filter(pc.invert(pc.is_in(_keys(new), keys.combine_chunks()))).select(["queue", "id"])
+        keys = pa.chunked_array([*message_keys(published).chunks, *message_keys(known).chunks], pa.string())
+        return new.filter(pc.invert(pc.is_in(message_keys(new), keys.combine_chunks()))).select(["queue", "id"])
 
 
 def _first(batches: Sequence[RowBatch], most: int | None) -> list[RowBatch]:
@@ -277,7 +279,3 @@ def _written(place: Place, table: str, date: str, rows: pa.Table, news: int) -> 
 def _folded(events: pa.Table) -> pa.Table:
     place = events.schema.get_field_index("folded")
     return events.set_column(place, OPEN_SCHEMA.field("folded"), pa.repeat(pa.scalar(True), events.num_rows))
-
-
-def _keys(rows: pa.Table) -> pa.ChunkedArray:
-    return pc.binary_join_element_wise(rows.column("queue"), rows.column("id"), "\n")

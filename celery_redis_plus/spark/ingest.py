@@ -7,7 +7,9 @@ there. A batch that Spark runs again, after a crash between that file and its ow
 from __future__ import annotations
 
 import json
+import logging
 import shutil
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
@@ -20,11 +22,14 @@ from celery_redis_plus.spark.layers import row_count
 from celery_redis_plus.spark.loss_counter import LossCounter, offsets_of
 from celery_redis_plus.spark.losses import Loss, noted
 from celery_redis_plus.spark.manifest import COMMITTED, INGEST_LOCK, Manifest, locked, write_json
+from celery_redis_plus.spark.query_runner import run_query
 from celery_redis_plus.spark.source_options import SourceOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import StreamingQuery
+
+logger = logging.getLogger(__name__)
 
 #: Events a micro-batch: each costs about a second however few it has.
 EVENTS_A_BATCH = 500_000
@@ -79,10 +84,20 @@ def start(
             stored = _store(batch, root, run_id(checkpoint), number, losses_of)
         on_batch(number, stored)
 
-    writer = (
-        frame.writeStream.foreachBatch(write).option("checkpointLocation", str(checkpoint)).queryName("celery-redis-plus ingest")
-    )
-    return (writer.trigger(availableNow=True) if once else writer.trigger(processingTime=f"{interval_s} seconds")).start()
+    writer = frame.writeStream.foreachBatch(write).option("checkpointLocation", str(checkpoint))
+    writer = writer.queryName("celery-redis-plus ingest")
+    if once:
+        return writer.trigger(availableNow=True).start()
+    return writer.trigger(processingTime=f"{round(interval_s * 1000)} milliseconds").start()
+
+
+def run_once(spark: SparkSession, root: Path, source: Mapping[str, Any]) -> None:
+    """Store the events that are there now, as `start` does, and wait for that.
+
+    Raises:
+        StreamingQueryException: it failed, and not for a Python worker that a busy machine had started too late.
+    """
+    run_query(lambda: start(spark, root, source, once=True), threading.Event(), logger.warning, restarts=False)
 
 
 def store(batch: DataFrame, root: Path, run: str, number: int) -> int:

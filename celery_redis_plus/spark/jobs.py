@@ -1,19 +1,20 @@
-"""The jobs `ingest`, `aggregate`, `report`, `compact`, `check`, `replay`: their arguments, and what they print."""
+"""The jobs `ingest`, `aggregate`, `run`, `report`, `compact`, `expire`, `check`, `replay`, and what they print."""
 
 from __future__ import annotations
 
 import argparse
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from celery_redis_plus.errors import CeleryRedisPlusError, InvalidArgument, SparkJobFailed, TablesUnusable
-from celery_redis_plus.spark.manifest import INGEST_LOCK, folder, folder_id, locked
+from celery_redis_plus.spark.job_arguments import DEFAULT_READER, EXPIRING, SMALL, add_arguments
+from celery_redis_plus.spark.manifest import INGEST_LOCK, RUN_LOCK, folder, folder_id, locked
 from celery_redis_plus.spark.option_parsing import resolve_url
 from celery_redis_plus.spark.query_runner import one_line, run_query, stopped_by_signals
 
@@ -23,76 +24,12 @@ if TYPE_CHECKING:
 
 #: The environment variable through which a local job hands the URL to Spark's processes, so that it is in no plan or log.
 LOCAL_URL = "CELERY_REDIS_PLUS_SPARK_URL"
-#: The name of the reader of a folder; without `--reader` the id of the folder follows.
-DEFAULT_READER = "spark-ingest"
-#: Fewer new events than this are aggregated without Spark, whose start takes longer.
-SMALL = 200_000
-#: Those of `checks.CHECKS`, without an import of Spark.
-CHECK_NAMES = ("files", "numbers", "steps", "sums", "losses", "age")
 _JVM_GONE = (
     "Spark's Java process has ended: was it killed, by the kernel for want of memory? Run the job again: it goes on from there; "
     "--conf spark.driver.memory=2g gives it more"
 )
 
 Say = Callable[[str], None]
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the jobs as sub-commands."""
-    jobs = parser.add_subparsers(dest="job", required=True, metavar="JOB", title="jobs")
-    ingest = jobs.add_parser("ingest", help="stream events into the table `events`, where the last run stopped")
-    ingest.add_argument("--queues", default="*", help="names or patterns, separated by commas (default: all)")
-    ingest.add_argument(
-        "--once", action="store_true", help="read what is there now, and stop; otherwise go on until SIGTERM or Ctrl-C"
-    )
-    ingest.add_argument("--interval", type=float, default=10.0, metavar="SECONDS", help="between two micro-batches")
-    ingest.add_argument("--batch", type=int, metavar="N", help="events a micro-batch at most (default: 500000)")
-    ingest.add_argument(
-        "--reader",
-        help=f"name under which events are kept for this job (default: {DEFAULT_READER}-ID of the folder; '' for none)",
-    )
-    ingest.add_argument("--trim", action="store_true", help="remove events once every registered reader has them (trimOnCommit)")
-    ingest.add_argument("--allow-data-loss", action="store_true", help="go on when events were trimmed before they were read")
-    aggregate = jobs.add_parser("aggregate", help="bring messages, queues, tasks and workers up to date with events")
-    aggregate.add_argument("--rebuild", action="store_true", help="rebuild all of them")
-    aggregate.add_argument(
-        "--engine",
-        choices=("auto", "arrow", "spark"),
-        default="auto",
-        help=f"what traces messages: this process, or Spark's tasks (auto: Spark from {SMALL:,} new events on)",
-    )
-    report = jobs.add_parser("report", help="write one HTML file about a period")
-    report.add_argument("--output", type=Path, default=Path("report.html"), metavar="FILE")
-    report.add_argument("--period", default="..", metavar="FROM..TO", help="dates or times in UTC (default: everything)")
-    report.add_argument("--against", metavar="FROM..TO", help="another period to compare with")
-    report.add_argument("--data", type=Path, metavar="DIR", help="write the figures there too, as Parquet and CSV")
-    report.add_argument("--picture", type=Path, metavar="FILE", help="draw the charts into one picture too (.svg, .png)")
-    report.add_argument(
-        "--threshold",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="when a figure is an anomaly, such as retry_share=0.5",
-    )
-    compact = jobs.add_parser("compact", help="put the many small files of `events` into few")
-    check = jobs.add_parser("check", help="check the tables against themselves; exit status 1 where something is wrong")
-    check.add_argument("--skip", action="append", default=[], metavar="CHECK", help=f"leave out: {', '.join(CHECK_NAMES)}")
-    check.add_argument("--max-age", type=float, metavar="SECONDS", help="of the newest event (default: not checked)")
-    replay = jobs.add_parser("replay", help="send messages again, with their archived payloads")
-    replay.add_argument("--where", default="state = 'DEAD'", metavar="SQL", help="which messages (default: %(default)s)")
-    replay.add_argument("--to", default="", metavar="QUEUE", help="send them there instead of to their own queues")
-    replay.add_argument("--name", default="replay", help="a message is sent once under each name (default: %(default)s)")
-    replay.add_argument("--dry-run", action="store_true", help="count only")
-    for job in (ingest, replay):
-        source = job.add_mutually_exclusive_group(required=True)
-        source.add_argument("--url", help="the broker's URL")
-        source.add_argument("--url-env", metavar="NAME", help="an environment variable that holds the URL, on every node")
-        job.add_argument("--prefix", default="", help="the application's global_keyprefix")
-    for job in (ingest, aggregate, report, compact, check, replay):
-        job.add_argument("--root", required=True, metavar="DIR", help="the folder of the tables")
-        job.add_argument("--master", default="local[2]", help="where Spark runs (default: %(default)s; '' as spark-submit says)")
-        job.add_argument("--conf", action="append", default=[], metavar="NAME=VALUE", help="a Spark setting")
-        job.add_argument("--verbose", action="store_true", help="show Spark's own log")
 
 
 def run(arguments: argparse.Namespace, say: Say = print) -> int:
@@ -104,8 +41,10 @@ def run(arguments: argparse.Namespace, say: Say = print) -> int:
     job = {
         "ingest": _ingest,
         "aggregate": _aggregate,
+        "run": _run,
         "report": _report,
         "compact": _compact,
+        "expire": _expire,
         "check": _check_tables,
         "replay": _replay,
     }[arguments.job]
@@ -149,7 +88,7 @@ class _Spark:
 
 def _check(arguments: argparse.Namespace) -> None:
     arguments.root = folder(arguments.root)
-    if arguments.job not in {"ingest", "replay"}:
+    if arguments.job not in {"ingest", "run", "replay"}:
         return
     if arguments.url and urlsplit(arguments.url).password and not arguments.master.startswith("local"):
         raise InvalidArgument("--url holds a password, which a cluster would show; use --url-env and spark.executorEnv.NAME")
@@ -184,9 +123,10 @@ def _ingest_alone(spark: _Spark, arguments: argparse.Namespace, say: Say) -> int
     def tell(number: int, stored: ingest.Stored) -> None:
         nonlocal total
         total += stored.rows
-        say(f"batch {number}: {stored.rows:,} events; {total:,} in {time.monotonic() - begun:.0f} s")
+        if not arguments.child:
+            say(f"batch {number}: {stored.rows:,} events; {total:,} in {time.monotonic() - begun:.0f} s")
         for loss in stored.losses:
-            say(f"  {loss}")
+            say(f"  batch {number} lacks: {loss}" if arguments.child else f"  {loss}")
 
     def start() -> StreamingQuery:
         return ingest.start(
@@ -194,8 +134,10 @@ def _ingest_alone(spark: _Spark, arguments: argparse.Namespace, say: Say) -> int
         )
 
     with stopped_by_signals() as stop:
+        if arguments.child:
+            threading.Thread(target=_stop_at_end_of_input, args=(stop,), daemon=True).start()
         run_query(start, stop, say, restarts=not arguments.once)
-        if stop.is_set():
+        if stop.is_set() and not arguments.child:
             say("stopped; the next run goes on from here")
     say(f"{total:,} events in {arguments.root}")
     return 0
@@ -216,6 +158,42 @@ def _source_options(arguments: argparse.Namespace) -> dict[str, Any]:
     if arguments.allow_data_loss:
         source["failOnDataLoss"] = "false"
     return source
+
+
+def _stop_at_end_of_input(stop: threading.Event) -> None:
+    # Not by `sys.stdin`: Python cannot end while a thread waits there.
+    while os.read(0, 1):
+        """Nothing is said there."""
+    stop.set()
+
+
+def _run(_spark: _Spark, arguments: argparse.Namespace, say: Say) -> int:
+    from celery_redis_plus.spark.health import served
+    from celery_redis_plus.spark.ingest_process import IngestProcess
+    from celery_redis_plus.spark.service import Service, Source
+
+    reader = _reader(arguments)
+    url, url_env = _place(arguments)
+    words = ["--child", "--root", str(arguments.root), "--reader", reader, "--interval", str(min(10.0, arguments.fresh / 3))]
+    words += ["--url-env", url_env] if url_env else ["--url", url]
+    for name in ("queues", "prefix", "master"):
+        words += [f"--{name}", getattr(arguments, name)]
+    words += ["--batch", str(arguments.batch)] if arguments.batch else []
+    words += [f"--{name.replace('_', '-')}" for name in ("trim", "allow_data_loss", "verbose") if getattr(arguments, name)]
+    words += [word for setting in arguments.conf for word in ("--conf", setting)]
+    command = (sys.executable, "-P", "-m", "celery_redis_plus", "spark", "ingest", *words)
+    source = Source(resolve_url(url, url_env), arguments.prefix, arguments.queues, reader)
+    service = Service(arguments.root, source, IngestProcess(command, os.environ), fresh_s=arguments.fresh, say=say)
+    with (
+        locked(arguments.root, RUN_LOCK),
+        stopped_by_signals() as stop,
+        served(arguments.listen, lambda: service.health) as port,
+    ):
+        at = f"; http://{arguments.listen.rpartition(':')[0]}:{port}/health" if port else ""
+        say(f"events of {arguments.queues} go to {arguments.root}{at}")
+        service.run(stop)
+    say("stopped; the next run goes on from here")
+    return 0
 
 
 def _reader(arguments: argparse.Namespace) -> str:
@@ -283,6 +261,15 @@ def _compact(_spark: _Spark, arguments: argparse.Namespace, say: Say) -> int:
 
     before, after = compact(arguments.root)
     say(f"{before:,} files are {after:,} now" if before else "nothing to compact")
+    return 0
+
+
+def _expire(_spark: _Spark, arguments: argparse.Namespace, say: Say) -> int:
+    from celery_redis_plus.spark.expiry import expire, first_kept
+
+    before = arguments.before or first_kept(arguments.keep_days)
+    done = expire(arguments.root, before, kinds=arguments.only or EXPIRING)
+    say(f"before {before}: {done.days:,} days of tables and {done.events:,} events removed" if done.days else "nothing to expire")
     return 0
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyarrow import dataset, parquet
 
 from celery_redis_plus.event_log.batches import arrow_schema
@@ -142,12 +143,20 @@ def write(path: Path, rows: pa.Table, layout: Layout) -> None:
         _write_sorted(writer, rows, layout)
 
 
-def read(paths: Sequence[Path], schema: pa.Schema, wanted: dataset.Expression | None = None) -> pa.Table:
-    """Return rows of files; a column that an older release did not write is null."""
+def read(
+    paths: Sequence[Path], schema: pa.Schema, wanted: dataset.Expression | None = None, columns: Sequence[str] | None = None
+) -> pa.Table:  # fmt: skip
+    """Return rows of files, or some of their columns; one that an older release did not write is null."""
     if not paths:
-        return schema.empty_table()
-    table: pa.Table = dataset.dataset([str(path) for path in paths], schema=schema, format="parquet").to_table(filter=wanted)
+        return schema.empty_table().select(columns or schema.names)
+    source = dataset.dataset([str(path) for path in paths], schema=schema, format="parquet")
+    table: pa.Table = source.to_table(filter=wanted, columns=list(columns) if columns else None)
     return table
+
+
+def message_keys(rows: pa.Table) -> pa.ChunkedArray:
+    """Return of each row what its message is known by: ids of two queues may be equal."""
+    return pc.binary_join_element_wise(rows.column("queue"), rows.column("id"), "\n")
 
 
 def merge(paths: Sequence[Path], layout: Layout, target: Callable[[], Path]) -> list[Path]:

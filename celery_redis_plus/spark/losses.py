@@ -19,18 +19,21 @@ from celery_redis_plus.spark.arrow_columns import microseconds
 from celery_redis_plus.spark.manifest import Manifest, RowBatch, event_files, new_batches
 from celery_redis_plus.spark.schema import arrow, ddl
 
-#: Why events are missing: trimmed before they were read; not written as memory was full; left out by `event_log_sample`; or no
-#: event had the number, as somebody else wrote into the stream.
-TRIMMED, MEMORY_FULL, SAMPLED, NO_EVENT = "trimmed", "memory full", "sampled", "no event"
+#: Why events are missing: trimmed before they were read; not written as memory was full; left out by `event_log_sample`; no event
+#: had the number, as somebody else wrote into the stream; or `spark expire` has removed them.
+TRIMMED, MEMORY_FULL, SAMPLED, NO_EVENT, EXPIRED = "trimmed", "memory full", "sampled", "no event", "expired"
+#: With these, nothing is lost.
+HARMLESS = (NO_EVENT, EXPIRED)
 _WHY = {
     TRIMMED: "were trimmed before they were read",
     MEMORY_FULL: "were not written, as memory was full",
     SAMPLED: "were left out by event_log_sample (estimated)",
     NO_EVENT: "were none: somebody else wrote into the stream",
+    EXPIRED: "were removed by `spark expire`",
 }
 
-#: Those that are ranges of numbers.
-RANGES = frozenset({TRIMMED, NO_EVENT})
+#: Those that are numbers of an epoch; all between the first and the last, but for `EXPIRED`.
+RANGES = frozenset({TRIMMED, NO_EVENT, EXPIRED})
 
 LOSS_COLUMNS = {
     "queue": "string",
@@ -97,10 +100,14 @@ def collect(root: Path, manifest: Manifest, version: int, new: Sequence[RowBatch
         version: of the next one.
         new: the batches that it contains in addition.
     """
-    pending = _of(new)
-    if not pending:
+    return with_losses(root, manifest, version, [_dated(root, manifest, loss) for loss in _of(new)])
+
+
+def with_losses(root: Path, manifest: Manifest, version: int, added: Sequence[Loss]) -> str:
+    """Return the file of the table with further losses; arguments as of `collect`."""
+    if not added:
         return manifest.losses
-    rows = _merged([*_stored(root, manifest), *(_dated(root, manifest, loss) for loss in pending)])
+    rows = _merged([*_stored(root, manifest), *added])
     file = f"losses/v{version:08}/day=all/{uuid.uuid4().hex}.parquet"
     (root / file).parent.mkdir(parents=True, exist_ok=True)
     table = pa.Table.from_pylist([asdict(loss) for loss in rows], schema=arrow(LOSS_COLUMNS))
@@ -122,14 +129,17 @@ def _of(incoming: Iterable[RowBatch]) -> list[Loss]:
 
 
 def _merged(losses: Sequence[Loss]) -> list[Loss]:
-    """Return the losses, of those that are no ranges of numbers one a queue and day: a micro-batch may have one of each queue."""
+    """Return the losses: of what is expired one an epoch, of what is no range of numbers one a queue and day.
+
+    Each micro-batch may have some of each queue.
+    """
     found: list[Loss] = []
     days: dict[tuple[object, ...], Loss] = {}
     for loss in losses:
-        if loss.why in RANGES:
+        if loss.why in {TRIMMED, NO_EVENT}:
             found.append(loss)
             continue
-        key = (loss.queue, loss.why, loss.epoch, loss.noted_at // _DAY_US)
+        key = (loss.queue, loss.why, loss.epoch, loss.why != EXPIRED and loss.noted_at // _DAY_US)
         other = days.get(key)
         days[key] = loss if other is None else _together(other, loss)
     return found + list(days.values())

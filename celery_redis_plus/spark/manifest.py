@@ -38,7 +38,7 @@ TABLES = ("messages", "queues", "tasks", "workers")
 OPEN, UNFINISHED, PARTIALS = "open", "unfinished", "partials"
 COMMITTED = "_committed.json"
 #: The file by which one process at a time does a kind of work in the folder, and what that is.
-TABLES_LOCK, INGEST_LOCK = (".lock", "aggregation or compaction"), (".ingest.lock", "ingest")
+TABLES_LOCK, INGEST_LOCK, RUN_LOCK = (".lock", "aggregation or compaction"), (".ingest.lock", "ingest"), (".run.lock", "service")
 #: How a URL begins; `Path` makes one slash of two.
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
@@ -57,6 +57,7 @@ class Manifest:
         tables: table -> its files; also those of `OPEN`, `UNFINISHED` and `PARTIALS`.
         backlogs: the file with the ready messages of each queue after the last event; '' where there were none.
         losses: the file of the table of losses; '' where nothing was lost.
+        expired_before: days before it are removed in part or whole; '' where none are.
         newest_us: the time of the newest event that the tables contain, µs since the epoch.
         superseded: files of incoming batches that this version has put into others.
     """
@@ -67,6 +68,7 @@ class Manifest:
     tables: dict[str, Dated] = field(default_factory=lambda: {table: {} for table in (*TABLES, OPEN, UNFINISHED, PARTIALS)})
     backlogs: str = ""
     losses: str = ""
+    expired_before: str = ""
     newest_us: int = 0
     superseded: list[str] = field(default_factory=list)
 

@@ -30,6 +30,8 @@ _PASSING = (
     errors.SlotUnavailable,
 )
 _LASTING = (errors.TlsFailed,)
+#: So often a query that runs once is started again after such a worker: Spark waits for ten seconds, which no setting changes.
+MOST_WORKERS_LOST = 3
 #: What Spark says of a Python worker that a busy machine has started too late, or that was killed.
 _WORKER_LOST = ("Python worker failed to connect back", "Python worker exited unexpectedly")
 
@@ -46,12 +48,12 @@ def run_query(
         start: starts it, where the last one stopped.
         stop: ends it.
         say: called with a line on each disturbance.
-        restarts: start it again after a disturbance that passes, however often.
+        restarts: start it again after a disturbance that passes, however often; else after a Python worker that was lost, thrice.
 
     Raises:
         StreamingQueryException: it failed, and not for such a disturbance.
     """
-    pause = FIRST_PAUSE_S
+    pause, lost = FIRST_PAUSE_S, 0
     while not stop.is_set():
         began = time.monotonic()
         try:
@@ -64,7 +66,8 @@ def run_query(
             # A service manager signals the JVM as well.
             if stop.is_set():
                 return
-            if not restarts or not passes(str(error)):
+            lost += _worker_lost(str(error))
+            if not passes(str(error)) or not (restarts or (_worker_lost(str(error)) and lost <= MOST_WORKERS_LOST)):
                 raise
             pause = FIRST_PAUSE_S if time.monotonic() - began > LONGEST_PAUSE_S else pause
             say(f"{one_line(str(error))}; it starts again in {pause:.0f} s")
@@ -79,7 +82,11 @@ def passes(text: str) -> bool:
     kinds = [getattr(errors, name, object) for name, _ in _OURS.findall(text)]
     if kinds:
         return issubclass(kinds[-1], _PASSING) and not issubclass(kinds[-1], _LASTING)
-    return any(phrase in text for phrase in _WORKER_LOST)
+    return _worker_lost(text)
+
+
+def _worker_lost(text: str) -> bool:
+    return not _OURS.search(text) and any(phrase in text for phrase in _WORKER_LOST)
 
 
 def one_line(text: str) -> str:

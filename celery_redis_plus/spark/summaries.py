@@ -12,7 +12,7 @@ from pyspark.sql import functions as sf
 
 from celery_redis_plus.errors import InvalidArgument
 from celery_redis_plus.spark.anomalies import Thresholds, anomalies
-from celery_redis_plus.spark.losses import NO_EVENT
+from celery_redis_plus.spark.losses import HARMLESS
 from celery_redis_plus.spark.manifest import TABLES
 from celery_redis_plus.spark.minute_aggregates import PERCENTILES
 from celery_redis_plus.spark.seconds import LONGEST, by_second
@@ -113,7 +113,7 @@ def summaries(
     }
     frames["incomplete"] = messages.where("not complete").groupBy("queue").count().orderBy(sf.desc("count"))
     if losses is not None:
-        lost = sf.col("why") != NO_EVENT
+        lost = ~sf.col("why").isin(*HARMLESS)
         frames["losses"] = losses.where(lost & period.touches("from_at", "to_at")).orderBy("noted_at", "queue", "why")
     if against is not None:
         others = within(tables, against)["messages"]

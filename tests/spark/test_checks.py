@@ -15,7 +15,7 @@ from pyarrow import parquet
 
 from celery_redis_plus.errors import InvalidArgument
 from celery_redis_plus.keys import Keys
-from celery_redis_plus.spark import checks, ingest, jobs, losses, tables
+from celery_redis_plus.spark import checks, ingest, job_arguments, losses, tables
 from celery_redis_plus.spark.manifest import COMMITTED, files, write_json
 from tests.support.event_streams import START_MS, add_events, lives
 
@@ -32,7 +32,7 @@ def load(spark, root, broker_url):
     """Ingest and aggregate what there is."""
 
     def run():
-        ingest.start(spark, root, {"url": broker_url}, once=True).awaitTermination()
+        ingest.run_once(spark, root, {"url": broker_url})
         tables.aggregate(spark, root)
 
     return run
@@ -68,7 +68,7 @@ def test_tables_that_are_well_pass_and_the_findings_are_a_table(spark, root, loa
     found = checks.check(spark, root)
     assert [(finding.check, finding.wrong) for finding in found] == [(name, 0) for name in checks.CHECKS]
     assert parquet.read_table(files(root, "checks")[0]).num_rows == len(checks.CHECKS)
-    assert tuple(checks.CHECKS) == jobs.CHECK_NAMES
+    assert tuple(checks.CHECKS) == job_arguments.CHECK_NAMES
 
 
 def test_an_event_that_is_missing_or_twice_is_found(root, load, wrong, redis_client):

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import argparse
+import re
+import shlex
+
 import pytest
 
 pytest.importorskip("pyspark", reason="needs the extra `spark`")
 
 from celery_redis_plus.spark import ingest, tables
+from celery_redis_plus.spark.job_arguments import add_arguments
 from celery_redis_plus.spark.manifest import TABLES
 from tests.docs.blocks import ROOT, of_page
 
@@ -23,10 +28,18 @@ def test_the_blocks_run_and_the_columns_are_named(spark, broker_url, tmp_path, m
         code = block.code.replace(ADDRESS, broker_url.partition("://")[2]).replace('"dead', f'"{tmp_path}/dead')
         exec(compile("\n" * (block.line - 1) + code, str(PAGE), "exec"), {"__name__": "__main__"})
         if number == 0:
-            ingest.start(spark, tmp_path / "tables", {"url": broker_url}, once=True).awaitTermination()
+            ingest.run_once(spark, tmp_path / "tables", {"url": broker_url})
             tables.aggregate(spark, tmp_path / "tables")
 
     assert tables.read(spark, tmp_path / "tables", "messages").count() == 100
     text = PAGE.read_text(encoding="utf-8")
     named = {column for table in TABLES for column in tables.read(spark, tmp_path / "tables", table).columns}
     assert {column for column in named if f"`{column}`" not in text} == set()
+
+
+def test_the_command_of_the_service_is_understood():
+    (unit,) = re.findall(r"^ExecStart=\S+ spark (.+)$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    parser = argparse.ArgumentParser(exit_on_error=False)
+    add_arguments(parser)
+    arguments = parser.parse_args(shlex.split(unit))
+    assert (arguments.job, arguments.url_env, arguments.fresh) == ("run", "BROKER_URL", 30)

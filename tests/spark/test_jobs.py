@@ -17,7 +17,8 @@ from celery_redis_plus.event_log import readers
 from celery_redis_plus.event_log.stream import EventLog
 from celery_redis_plus.keys import Keys
 from celery_redis_plus.spark import jobs, tables
-from celery_redis_plus.spark.manifest import INGEST_LOCK, files, locked
+from celery_redis_plus.spark.job_arguments import add_arguments
+from celery_redis_plus.spark.manifest import INGEST_LOCK, RUN_LOCK, files, locked
 from tests.support.event_streams import START_MS, add_events, lives
 
 LIVES = lives(1500)
@@ -42,7 +43,7 @@ def job(spark, monkeypatch, tmp_path):
 
     def run(*words, root="tables"):
         parser = argparse.ArgumentParser()
-        jobs.add_arguments(parser)
+        add_arguments(parser)
         said = []
         assert jobs.run(parser.parse_args([*words, "--root", root if "://" in root else str(tmp_path / root)]), said.append) == 0
         return "\n".join(said)
@@ -114,6 +115,12 @@ def test_a_second_ingest_on_a_folder_is_refused(job, redis_client, broker_url, t
         pytest.raises(TablesUnusable, match=r"another ingest runs in .*tables; wait until it is done"),
     ):
         job("ingest", "--url", broker_url, "--master", "", "--once")
+
+
+def test_a_second_service_on_a_folder_is_refused(job, redis_client, broker_url, tmp_path):
+    add_events(redis_client, "celery", LIVES[:100])
+    with locked(tmp_path / "tables", RUN_LOCK), pytest.raises(TablesUnusable, match="another service runs"):
+        job("run", "--url", broker_url)
 
 
 def test_two_folders_have_readers_of_their_own_and_a_name_belongs_to_one(job, redis_client, broker_url, tmp_path):

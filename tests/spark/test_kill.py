@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import sys
+import time
+from contextlib import suppress
 
 import pytest
 
 pytest.importorskip("pyspark", reason="needs the extra `spark`")
 
-from pyarrow import parquet
+from pyarrow import dataset, parquet
 
+from celery_redis_plus.errors import TablesUnusable
 from celery_redis_plus.event_log.stream import EventLog
 from celery_redis_plus.spark import ingest, tables
 from celery_redis_plus.spark.manifest import files
@@ -44,7 +48,7 @@ def test_a_killed_ingest_loses_and_doubles_nothing(spark, start, redis_client, b
     assert "Spark's Java process has ended" in job.said
 
     source = {"url": broker_url, "readerName": "r", "trimOnCommit": "true"}
-    ingest.start(spark, root, source, once=True).awaitTermination()
+    ingest.run_once(spark, root, source)
 
     rows = tables.read(spark, root, "events")
     assert rows.count() == rows.select("n").distinct().count() == count
@@ -71,3 +75,35 @@ def test_an_ingest_outlives_a_restart_of_the_server_and_ends_at_sigterm(start, t
         job.wait()
     assert "stopped; the next run goes on from here" in job.said
     assert sum(parquet.read_metadata(file).num_rows for file in files(root, "events")) == len(events)
+
+
+def test_a_service_outlives_its_jvm_and_ends_within_ten_seconds(start, redis_client, broker_url, tmp_path):
+    events, root = lives(600), tmp_path / "tables"
+    add_events(redis_client, "celery", events[:700])
+    job = start("run", "--url", broker_url, "--root", str(root), "--fresh", "1", "--listen", "127.0.0.1:0")
+
+    def rows():
+        with suppress(TablesUnusable):
+            return dataset.dataset(files(root, "events")).count_rows()
+        return 0
+
+    def whole(count):
+        status = root / "status.json"
+        return status.exists() and json.loads(status.read_text(encoding="utf-8"))["freshness_s"] == 0 and rows() == count
+
+    job.until(lambda: whole(700))
+    job.strike(JVM)
+    job.until(lambda: "it starts again in 1 s" in job.said)
+    add_events(redis_client, "celery", events[700:])
+    job.until(lambda: whole(len(events)))
+    assert job.process.poll() is None, job.said
+    assert "Spark's Java process has ended" in job.said
+
+    began = time.monotonic()
+    job.process.send_signal(signal.SIGTERM)
+    assert job.process.wait(60) == 0, job.said
+    assert time.monotonic() - began < 10
+    job.wait()
+    read = dataset.dataset(files(root, "messages")).to_table()
+    assert sum(read.column("events").to_pylist()) == len(events)
+    assert "/health" in job.said

@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import time
+from contextlib import nullcontext
 
 import pytest
 
@@ -56,6 +57,15 @@ def test_it_is_started_again_with_growing_pauses_until_it_ends(monkeypatch):
     assert not queries
     assert len(said) == 3
     assert said[0] == "redis://x: Connection refused; it starts again in 0 s"
+
+
+@pytest.mark.parametrize(("lost", "fails"), [(3, False), (4, True)])
+def test_one_that_runs_once_is_started_again_after_a_slow_worker(monkeypatch, lost, fails):
+    monkeypatch.setattr(query_runner, "FIRST_PAUSE_S", 0.01)
+    queries = [Query(SLOW)] * lost + [Query()]
+    with pytest.raises(RuntimeError) if fails else nullcontext():
+        query_runner.run_query(lambda: queries.pop(0), threading.Event(), print, restarts=False)
+    assert len(queries) == int(fails)
 
 
 @pytest.mark.parametrize(("text", "restarts"), [(WRONG, True), (AWAY, False)])

@@ -34,7 +34,7 @@ def consumed(broker_url):
 
 def test_real_events_are_aggregated_and_dead_letters_replayed_once(spark, consumed, tmp_path):
     root = tmp_path / "tables"
-    ingest.start(spark, root, {"url": consumed}, once=True).awaitTermination()
+    ingest.run_once(spark, root, {"url": consumed})
     tables.aggregate(spark, root)
 
     states = {row.state: row["count"] for row in tables.read(spark, root, "messages").groupBy("state").count().collect()}
@@ -67,7 +67,7 @@ def test_a_replay_takes_off_what_would_end_it_and_sends_no_empty_body(spark, bro
         queue.put("large" * 300_000, headers={"id": "large"}, serializer="json")
         for _ in range(2):
             queue.get(timeout=10).reject()
-    ingest.start(spark, root, {"url": broker_url}, once=True).awaitTermination()
+    ingest.run_once(spark, root, {"url": broker_url})
     tables.aggregate(spark, root)
 
     destination = Destination(url=broker_url, queue="again", name="first")
@@ -86,7 +86,7 @@ def test_a_replay_takes_off_what_would_end_it_and_sends_no_empty_body(spark, bro
 
 def test_a_condition_that_cannot_be_understood_names_the_columns(spark, consumed, tmp_path):
     root = tmp_path / "tables"
-    ingest.start(spark, root, {"url": consumed}, once=True).awaitTermination()
+    ingest.run_once(spark, root, {"url": consumed})
     tables.aggregate(spark, root)
 
     with pytest.raises(InvalidArgument, match=r"stat = 'DEAD'.*columns: date, queue"):

@@ -109,7 +109,7 @@ def test_tasks_take_events_of_many_queues_and_are_as_few_as_the_options_allow(br
 def test_a_micro_batch_over_many_queues_makes_one_file(spark, broker_url, redis_client, tmp_path):
     """200 queues made 200 files of 7 KB, and took 30 times as long."""
     total = sum(add_events(redis_client, f"tenant{number}", LIVES[:5]) for number in range(50))
-    ingest.start(spark, tmp_path, {"url": broker_url}, once=True).awaitTermination()
+    ingest.run_once(spark, tmp_path, {"url": broker_url})
     (file,) = files(tmp_path, "events")
     assert parquet.read_metadata(file).num_rows == total
 

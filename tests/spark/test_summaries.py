@@ -64,7 +64,7 @@ def test_losses_are_told_in_the_periods_that_they_touch(spark):
 def test_a_short_period_is_counted_by_the_second_as_its_minutes_are(spark, redis_client, broker_url, tmp_path):
     add_events(redis_client, "celery", lives(2000, spacing_us=300_000))
     add_events(redis_client, "mail", lives(300, seed=2, spacing_us=100_000))
-    ingest.start(spark, tmp_path, {"url": broker_url}, once=True).awaitTermination()
+    ingest.run_once(spark, tmp_path, {"url": broker_url})
     tables.aggregate(spark, tmp_path)
     read = {name: tables.read(spark, tmp_path, name) for name in TABLES}
     begin = datetime.fromtimestamp(START_MS / 1000, UTC) + timedelta(minutes=2)

@@ -31,8 +31,7 @@ def root(tmp_path):
 @pytest.fixture
 def run_ingest(spark, root, broker_url):
     def run(**options):
-        query = ingest.start(spark, root, {"url": broker_url, **options}, once=True)
-        query.awaitTermination()
+        ingest.run_once(spark, root, {"url": broker_url, **options})
 
     return run
 

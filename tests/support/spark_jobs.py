@@ -60,14 +60,18 @@ class Job:
         """Wait for a condition, or for the program's own end."""
         wait_until(lambda: condition() or self.process.poll() is not None, PATIENCE_S)
 
-    def kill(self, what: str) -> bool:
-        """Kill the driver, the JVM or both with SIGKILL; return whether it was still running. Nothing of it is left then."""
-        running = self.process.poll() is None
+    def strike(self, what: str) -> None:
+        """Kill the driver, the JVM or both with SIGKILL."""
         for pid in self._pids():
             java = _name(pid) == "java"
             if (java and what in {JVM, BOTH}) or (pid == self.process.pid and what in {DRIVER, BOTH}):
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
+
+    def kill(self, what: str) -> bool:
+        """Kill the driver, the JVM or both; return whether it was still running. Nothing of it is left then."""
+        running = self.process.poll() is None
+        self.strike(what)
         self.process.wait(PATIENCE_S)
         self.gone()
         return running

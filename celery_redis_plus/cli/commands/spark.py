@@ -31,11 +31,12 @@ Needs the extra "spark" and Java 17, and queues whose event log is on (event_log
 def command(ctx: click.Context, /, line: tuple[str, ...]) -> int:
     """Stream lifecycle events into tables, aggregate them, and report on them."""
     from celery_redis_plus.spark import jobs
+    from celery_redis_plus.spark.job_arguments import add_arguments
 
     refuse_given_before(ctx, "allowed is --url or --url-env, and --prefix, behind the job's name")
     parser = argparse.ArgumentParser(
         prog=ctx.command_path, description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    jobs.add_arguments(parser)
+    add_arguments(parser)
     # A job may run for days, and its lines are its progress.
     return jobs.run(parser.parse_args(line), functools.partial(print, flush=True))

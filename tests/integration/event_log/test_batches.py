@@ -60,6 +60,18 @@ def test_the_payload_stands_beside_the_value(log, redis_client):
     assert [row["payload"] for row in read(log)] == [b'{"headers":{}}\n\x00\xff', None]
 
 
+def test_payloads_that_no_array_can_hold_have_a_type_that_can(log, redis_client, monkeypatch):
+    """2 GiB together were a TypeError."""
+    monkeypatch.setattr(batches, "MOST_BINARY_BYTES", 100)
+    for payload, kind in ((b"x" * 100, "binary"), (b"x" * 101, "large_binary")):
+        redis_client.flushdb()
+        add_events(redis_client, "celery", LIVES[:1], payload=payload)
+        (chunk,) = log.chunks("celery", START_MS, 1, 1, 64)
+        found = batches.batch("celery", chunk)
+        assert str(found.schema.field("payload").type) == kind
+        assert found.column("payload").to_pylist() == [payload]
+
+
 def test_an_id_that_is_none_of_ours_has_no_time(log, redis_client):
     add_events(redis_client, "celery", [Event(event="acked", ts=1, id="x"), Event(event="acked", ts=1, id="z" * 30)])
 

@@ -1,0 +1,85 @@
+"""The arguments of the jobs of the pipeline."""
+
+from __future__ import annotations
+
+import argparse
+from datetime import date
+from pathlib import Path
+
+#: The name of the reader of a folder; without `--reader` the id of the folder follows.
+DEFAULT_READER = "spark-ingest"
+#: Fewer new events than this are aggregated without Spark, whose start takes longer.
+SMALL = 200_000
+#: Those of `expiry.EXPIRING`, without an import of Arrow.
+EXPIRING = ("events", "messages", "minutes")
+#: Those of `checks.CHECKS`, without an import of Spark.
+CHECK_NAMES = ("files", "numbers", "steps", "sums", "losses", "age")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the jobs as sub-commands."""
+    jobs = parser.add_subparsers(dest="job", required=True, metavar="JOB", title="jobs")
+    ingest = jobs.add_parser("ingest", help="stream events into the table `events`, where the last run stopped")
+    ingest.add_argument(
+        "--once", action="store_true", help="read what is there now, and stop; otherwise go on until SIGTERM or Ctrl-C"
+    )
+    ingest.add_argument("--interval", type=float, default=10.0, metavar="SECONDS", help="between two micro-batches")
+    # It is a part of `run`: it prints no line a batch, and ends with its standard input.
+    ingest.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
+    aggregate = jobs.add_parser("aggregate", help="bring messages, queues, tasks and workers up to date with events")
+    aggregate.add_argument("--rebuild", action="store_true", help="rebuild all of them")
+    aggregate.add_argument(
+        "--engine",
+        choices=("auto", "arrow", "spark"),
+        default="auto",
+        help=f"what traces messages: this process, or Spark's tasks (auto: Spark from {SMALL:,} new events on)",
+    )
+    service = jobs.add_parser("run", help="ingest, aggregate and compact in one service, until SIGTERM or Ctrl-C")
+    service.add_argument("--fresh", type=float, default=30.0, metavar="SECONDS", help="between two aggregations")
+    service.add_argument("--listen", default="", metavar="HOST:PORT", help="serve /health and Prometheus' /metrics there")
+    for job in (ingest, service):
+        job.add_argument("--queues", default="*", help="names or patterns, separated by commas (default: all)")
+        job.add_argument("--batch", type=int, metavar="N", help="events a micro-batch at most (default: 500000)")
+        job.add_argument(
+            "--reader",
+            help=f"name under which events are kept for this job (default: {DEFAULT_READER}-ID of the folder; '' for none)",
+        )
+        job.add_argument("--trim", action="store_true", help="remove events once every registered reader has them (trimOnCommit)")
+        job.add_argument("--allow-data-loss", action="store_true", help="go on when events were trimmed before they were read")
+    report = jobs.add_parser("report", help="write one HTML file about a period")
+    report.add_argument("--output", type=Path, default=Path("report.html"), metavar="FILE")
+    report.add_argument("--period", default="..", metavar="FROM..TO", help="dates or times in UTC (default: everything)")
+    report.add_argument("--against", metavar="FROM..TO", help="another period to compare with")
+    report.add_argument("--data", type=Path, metavar="DIR", help="write the figures there too, as Parquet and CSV")
+    report.add_argument("--picture", type=Path, metavar="FILE", help="draw the charts into one picture too (.svg, .png)")
+    report.add_argument(
+        "--threshold",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="when a figure is an anomaly, such as retry_share=0.5",
+    )
+    compact = jobs.add_parser("compact", help="put the many small files of `events` into few")
+    expire = jobs.add_parser("expire", help="remove old days from the tables")
+    span = expire.add_mutually_exclusive_group(required=True)
+    span.add_argument("--before", type=date.fromisoformat, metavar="DATE", help="the first day that stays, UTC")
+    span.add_argument("--keep-days", type=int, metavar="N", help="how many days stay, today included")
+    expire.add_argument("--only", action="append", default=[], choices=EXPIRING, help="expire these alone (default: all of them)")
+    check = jobs.add_parser("check", help="check the tables against themselves; exit status 1 where something is wrong")
+    check.add_argument("--skip", action="append", default=[], metavar="CHECK", help=f"leave out: {', '.join(CHECK_NAMES)}")
+    check.add_argument("--max-age", type=float, metavar="SECONDS", help="of the newest event (default: not checked)")
+    replay = jobs.add_parser("replay", help="send messages again, with their archived payloads")
+    replay.add_argument("--where", default="state = 'DEAD'", metavar="SQL", help="which messages (default: %(default)s)")
+    replay.add_argument("--to", default="", metavar="QUEUE", help="send them there instead of to their own queues")
+    replay.add_argument("--name", default="replay", help="a message is sent once under each name (default: %(default)s)")
+    replay.add_argument("--dry-run", action="store_true", help="count only")
+    for job in (ingest, service, replay):
+        source = job.add_mutually_exclusive_group(required=True)
+        source.add_argument("--url", help="the broker's URL")
+        source.add_argument("--url-env", metavar="NAME", help="an environment variable that holds the URL, on every node")
+        job.add_argument("--prefix", default="", help="the application's global_keyprefix")
+    for job in (ingest, aggregate, service, report, compact, expire, check, replay):
+        job.add_argument("--root", required=True, metavar="DIR", help="the folder of the tables")
+        job.add_argument("--master", default="local[2]", help="where Spark runs (default: %(default)s; '' as spark-submit says)")
+        job.add_argument("--conf", action="append", default=[], metavar="NAME=VALUE", help="a Spark setting")
+        job.add_argument("--verbose", action="store_true", help="show Spark's own log")

@@ -1,0 +1,152 @@
+"""`spark run`: ingest, aggregation and compaction in one service, for weeks.
+
+Ingest runs Spark in a process of its own, which is started again when it ends. The tables are kept up to date here, by plain
+Arrow.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from celery_redis_plus.errors import CeleryRedisPlusError
+from celery_redis_plus.event_log import readers
+from celery_redis_plus.event_log.stream import EventLog
+from celery_redis_plus.spark.compaction import compact
+from celery_redis_plus.spark.fold import fold
+from celery_redis_plus.spark.health import Health
+from celery_redis_plus.spark.losses import HARMLESS, noted
+from celery_redis_plus.spark.manifest import Manifest, new_batches, write_json
+
+if TYPE_CHECKING:
+    from celery_redis_plus.spark.ingest_process import IngestProcess
+
+#: Events of one aggregation at most: about 500 MB.
+EVENTS_AT_ONCE = 1_000_000
+#: Seconds between two looks at ingest, and at a signal to end.
+POLL_S = 0.5
+#: Seconds between two lines.
+LINE_EVERY_S = 60.0
+#: Seconds between two compactions.
+COMPACT_EVERY_S = 6 * 3600.0
+
+
+@dataclass(frozen=True)
+class Source:
+    """Whose events are ingested.
+
+    Attributes:
+        url, prefix: of the broker.
+        queues: names or patterns.
+        reader: the name under which ingest registers.
+    """
+
+    url: str
+    prefix: str
+    queues: str
+    reader: str
+
+
+class Service:
+    """Keeps a folder of tables up to date.
+
+    Args:
+        root: the folder.
+        source: whose events.
+        ingest: stores them.
+        fresh_s: seconds between two aggregations.
+        say: called with a line a minute, and one on each disturbance.
+    """
+
+    def __init__(self, root: Path, source: Source, ingest: IngestProcess, *, fresh_s: float, say: Callable[[str], None]) -> None:
+        self.root = root
+        self.health = Health(wanted_s=fresh_s)
+        self._source = source
+        self._ingest = ingest
+        self._fresh_s = fresh_s
+        self._say = say
+        self._complete_at = 0.0
+
+    def run(self, stop: threading.Event) -> None:
+        """Run until `stop` is set."""
+        began = time.monotonic()
+        aggregation_at, line_at, compaction_at = began, began + LINE_EVERY_S, began + COMPACT_EVERY_S
+        told = 0
+        try:
+            while not stop.is_set():
+                if said := self._ingest.keep_up():
+                    self._say(said)
+                now = time.monotonic()
+                if now >= aggregation_at:
+                    self._aggregate(stop)
+                    aggregation_at = now + self._fresh_s
+                if now >= line_at:
+                    self._say(self.health.line((self.health.events - told) / LINE_EVERY_S))
+                    line_at, told = now + LINE_EVERY_S, self.health.events
+                if now >= compaction_at:
+                    with suppress(CeleryRedisPlusError):
+                        compact(self.root)
+                    compaction_at = now + COMPACT_EVERY_S
+                stop.wait(POLL_S)
+        finally:
+            self._ingest.end()
+        self._aggregate(stop)
+
+    def _aggregate(self, stop: threading.Event) -> None:
+        """Bring the tables up to date, and look how things are. The folder may be used by somebody else for a while."""
+        error, events, began = "", 0, time.monotonic()
+        try:
+            while new := fold(self.root, most=EVENTS_AT_ONCE).events:
+                events += new
+                if stop.is_set():
+                    break
+        except (CeleryRedisPlusError, OSError) as failed:
+            error = str(failed)
+            self._say(f"aggregation failed: {error}; it is tried again")
+        self._look(error, events, time.monotonic() - began)
+
+    def _look(self, error: str, events: int, fold_s: float) -> None:
+        manifest = Manifest.read(self.root)
+        lag = self._lag()
+        now = time.time()
+        if lag is not None and not any(lag.values()) and not new_batches(self.root, manifest):
+            self._complete_at = now
+        # What is missing is younger than what is there, and than the last time at which nothing was missing.
+        ages = [now - at for at in (manifest.newest_us / 1e6, self._complete_at) if at]
+        losses: Counter[str] = Counter()
+        for loss in noted(self.root, manifest):
+            if loss.why not in HARMLESS:
+                losses[loss.why] += loss.count
+        self.health = replace(
+            self.health,
+            ingesting=self._ingest.running,
+            starts=self._ingest.starts,
+            lag=lag,
+            freshness_s=max(0.0, min(ages)) if ages else None,
+            events=self.health.events + events,
+            fold_s=round(fold_s, 3),
+            losses=dict(losses),
+            files=len(manifest.referenced()),
+            version=manifest.version,
+            error=error,
+        )
+        write_json(self.root / "status.json", self.health.status())
+
+    def _lag(self) -> Mapping[str, int] | None:
+        source = self._source
+        try:
+            with EventLog(source.url, source.prefix, timeout_s=5.0) as log:
+                queues = log.queues(source.queues)
+                behind = {reader.queue: reader.behind for reader in readers.readers(log, queues) if reader.name == source.reader}
+                missing = [queue for queue in queues if queue not in behind]
+                # A queue that ingest has not seen yet.
+                unread = {queue: offsets.total for queue, offsets in log.numberings(missing, strict=False).items()}
+                return behind | unread
+        except CeleryRedisPlusError:
+            return None

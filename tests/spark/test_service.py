@@ -1,0 +1,110 @@
+"""`spark run` but for Spark: the tables follow what ingest stores, and the service tells how it is. No Java."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+from urllib.error import HTTPError
+from urllib.request import urlopen
+
+import pytest
+
+pytest.importorskip("pyarrow", reason="needs the extra `spark`")
+
+from celery_redis_plus.errors import InvalidArgument
+from celery_redis_plus.event_log import readers
+from celery_redis_plus.event_log.stream import EventLog
+from celery_redis_plus.spark import service as service_module
+from celery_redis_plus.spark.health import Health, served
+from celery_redis_plus.spark.ingest_process import IngestProcess
+from celery_redis_plus.spark.losses import TRIMMED, Loss
+from celery_redis_plus.spark.manifest import TABLES_LOCK, locked
+from celery_redis_plus.spark.service import Service, Source
+from tests.support.event_streams import START_MS, add_events, lives
+from tests.support.stored_events import StoredEvents
+from tests.support.waiting import wait_until
+
+LIVES = lives(400)
+PATIENCE_S = 60
+#: An ingest that stores nothing, and ends as it should.
+IDLE = (sys.executable, "-c", "import sys; sys.stdin.read()")
+
+
+@pytest.fixture
+def service(tmp_path, broker_url):
+    """Run a service in a thread; `said` has its lines."""
+    said: list[str] = []
+    running = Service(tmp_path, Source(broker_url, "", "*", "r"), IngestProcess(IDLE, os.environ), fresh_s=0.2, say=said.append)
+    running.said = said
+    stop = threading.Event()
+    thread = threading.Thread(target=running.run, args=(stop,))
+    thread.start()
+    yield running
+    stop.set()
+    thread.join(PATIENCE_S)
+    assert not thread.is_alive()
+
+
+def test_the_tables_follow_and_lag_freshness_and_losses_are_told(redis_client, broker_url, tmp_path, monkeypatch, request):
+    monkeypatch.setattr(service_module, "LINE_EVERY_S", 0.3)
+    count = add_events(redis_client, "celery", LIVES)
+    stored = StoredEvents(tmp_path)
+    service = request.getfixturevalue("service")
+    wait_until(lambda: service.health.lag == {"celery": count}, PATIENCE_S)
+
+    stored.add({"celery": LIVES[:500]}, [Loss("celery", TRIMMED, START_MS, 1, 7, 7, None, START_MS * 1000, START_MS * 1000)])
+    wait_until(lambda: service.health.events == 500, PATIENCE_S)
+    assert service.health.freshness_s > 86_400, "the events are of last year, and some are missing"
+    assert not service.health.well
+    assert service.health.losses == {"trimmed": 7}
+
+    stored.add({"celery": LIVES[500:]})
+    with EventLog(broker_url) as log:
+        readers.commit(log, "r", {"celery": (START_MS, count)}, trim=False)
+    wait_until(lambda: service.health.freshness_s == 0.0, PATIENCE_S)
+    assert service.health.events == count
+    assert service.health.well
+    add_events(redis_client, "celery", LIVES[:1])
+    wait_until(lambda: service.health.lag == {"celery": 1}, PATIENCE_S)
+    assert 0 < service.health.freshness_s < 60, "nothing was missing a moment ago"
+    wait_until(lambda: any("lag 0 events, freshness 0 s" in line and "7 lost" in line for line in service.said), PATIENCE_S)
+    status = tmp_path / "status.json"
+    wait_until(lambda: json.loads(status.read_text(encoding="utf-8"))["lag"] == {"celery": 1}, PATIENCE_S)
+
+
+def test_a_folder_that_somebody_else_uses_is_waited_for(service, tmp_path):
+    with locked(tmp_path, TABLES_LOCK):
+        wait_until(lambda: "another aggregation or compaction runs" in service.health.error, PATIENCE_S)
+        assert not service.health.well
+    wait_until(lambda: not service.health.error, PATIENCE_S)
+    assert any(line.startswith("aggregation failed: another") and line.endswith("it is tried again") for line in service.said)
+
+
+def test_health_and_metrics_are_served():
+    health = Health(wanted_s=30, ingesting=True, lag={'a"b': 3}, freshness_s=2.5, events=10, losses={"trimmed": 4})
+    with served("127.0.0.1:0", lambda: health) as port:
+
+        def get(path):
+            with urlopen(f"http://127.0.0.1:{port}{path}", timeout=30) as answer:
+                return answer.read().decode()
+
+        assert json.loads(get("/health"))["well"] is True
+        metrics = get("/metrics")
+        assert 'celery_redis_plus_spark_lag_events{queue="a\\"b"} 3\n' in metrics
+        assert "celery_redis_plus_spark_freshness_seconds 2.5\n" in metrics
+        assert 'celery_redis_plus_spark_lost_events{why="trimmed"} 4\n' in metrics
+        assert metrics.count("# TYPE") == metrics.count("# HELP") == 8
+        health.ingesting = False
+        for path, status in (("/health", 503), ("/x", 404)):
+            with pytest.raises(HTTPError) as refused:
+                get(path)
+            assert refused.value.code == status
+            refused.value.close()
+
+
+@pytest.mark.parametrize("listen", ["x", "127.0.0.1:x", "127.0.0.1:99999999"])
+def test_an_address_that_is_none_is_refused(listen):
+    with pytest.raises(InvalidArgument, match="HOST:PORT"), served(listen, lambda: Health(1.0)):
+        pass
