@@ -18,6 +18,7 @@ from celery_redis_plus.keys import Keys
 from celery_redis_plus.spark import checks, ingest, jobs, losses, tables
 from celery_redis_plus.spark.manifest import COMMITTED, files, write_json
 from tests.support.event_streams import START_MS, add_events, lives
+from tests.support.streaming import finish
 
 LIVES = lives(300)
 
@@ -32,7 +33,7 @@ def load(spark, root, broker_url):
     """Ingest and aggregate what there is."""
 
     def run():
-        ingest.start(spark, root, {"url": broker_url}, once=True).awaitTermination()
+        finish(lambda: ingest.start(spark, root, {"url": broker_url}, once=True))
         tables.aggregate(spark, root)
 
     return run

@@ -9,6 +9,7 @@ pytest.importorskip("pyspark", reason="needs the extra `spark`")
 from celery_redis_plus.spark import ingest, tables
 from celery_redis_plus.spark.manifest import TABLES
 from tests.docs.blocks import ROOT, of_page
+from tests.support.streaming import finish
 
 PAGE = ROOT / "docs" / "spark.md"
 ADDRESS = "localhost:6379/0"
@@ -23,7 +24,7 @@ def test_the_blocks_run_and_the_columns_are_named(spark, broker_url, tmp_path, m
         code = block.code.replace(ADDRESS, broker_url.partition("://")[2]).replace('"dead', f'"{tmp_path}/dead')
         exec(compile("\n" * (block.line - 1) + code, str(PAGE), "exec"), {"__name__": "__main__"})
         if number == 0:
-            ingest.start(spark, tmp_path / "tables", {"url": broker_url}, once=True).awaitTermination()
+            finish(lambda: ingest.start(spark, tmp_path / "tables", {"url": broker_url}, once=True))
             tables.aggregate(spark, tmp_path / "tables")
 
     assert tables.read(spark, tmp_path / "tables", "messages").count() == 100

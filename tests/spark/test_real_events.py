@@ -12,6 +12,7 @@ from celery_redis_plus.errors import InvalidArgument
 from celery_redis_plus.events import illegal_steps
 from celery_redis_plus.spark import ingest, tables
 from celery_redis_plus.spark.replay import Destination, replay
+from tests.support.streaming import finish
 
 BODIES = [f"body {number}" for number in range(40)]
 
@@ -34,7 +35,7 @@ def consumed(broker_url):
 
 def test_real_events_are_aggregated_and_dead_letters_replayed_once(spark, consumed, tmp_path):
     root = tmp_path / "tables"
-    ingest.start(spark, root, {"url": consumed}, once=True).awaitTermination()
+    finish(lambda: ingest.start(spark, root, {"url": consumed}, once=True))
     tables.aggregate(spark, root)
 
     states = {row.state: row["count"] for row in tables.read(spark, root, "messages").groupBy("state").count().collect()}
@@ -67,7 +68,7 @@ def test_a_replay_takes_off_what_would_end_it_and_sends_no_empty_body(spark, bro
         queue.put("large" * 300_000, headers={"id": "large"}, serializer="json")
         for _ in range(2):
             queue.get(timeout=10).reject()
-    ingest.start(spark, root, {"url": broker_url}, once=True).awaitTermination()
+    finish(lambda: ingest.start(spark, root, {"url": broker_url}, once=True))
     tables.aggregate(spark, root)
 
     destination = Destination(url=broker_url, queue="again", name="first")
@@ -86,7 +87,7 @@ def test_a_replay_takes_off_what_would_end_it_and_sends_no_empty_body(spark, bro
 
 def test_a_condition_that_cannot_be_understood_names_the_columns(spark, consumed, tmp_path):
     root = tmp_path / "tables"
-    ingest.start(spark, root, {"url": consumed}, once=True).awaitTermination()
+    finish(lambda: ingest.start(spark, root, {"url": consumed}, once=True))
     tables.aggregate(spark, root)
 
     with pytest.raises(InvalidArgument, match=r"stat = 'DEAD'.*columns: date, queue"):

@@ -22,6 +22,7 @@ from celery_redis_plus.spark.read_plan import Planner
 from celery_redis_plus.spark.source import StreamReader
 from celery_redis_plus.spark.source_options import SourceOptions
 from tests.support.event_streams import START_MS, add_events, lives
+from tests.support.streaming import finish
 
 LIVES = lives(2000)
 
@@ -40,15 +41,13 @@ def stream(spark, broker_url, tmp_path):
         frame = (
             spark.readStream.format("celery_redis").options(url=broker_url, **{"startingOffsets": "earliest"} | options).load()
         )
-        query = (
+        writer = (
             frame.writeStream.format("parquet")
             .option("path", str(tmp_path / sink))
             .option("checkpointLocation", str(tmp_path / f"{sink}.checkpoint"))
             .trigger(availableNow=True)
-            .start()
         )
-        query.awaitTermination()
-        return query
+        return finish(writer.start)
 
     return run
 
@@ -109,7 +108,7 @@ def test_tasks_take_events_of_many_queues_and_are_as_few_as_the_options_allow(br
 def test_a_micro_batch_over_many_queues_makes_one_file(spark, broker_url, redis_client, tmp_path):
     """200 queues made 200 files of 7 KB, and took 30 times as long."""
     total = sum(add_events(redis_client, f"tenant{number}", LIVES[:5]) for number in range(50))
-    ingest.start(spark, tmp_path, {"url": broker_url}, once=True).awaitTermination()
+    finish(lambda: ingest.start(spark, tmp_path, {"url": broker_url}, once=True))
     (file,) = files(tmp_path, "events")
     assert parquet.read_metadata(file).num_rows == total
 

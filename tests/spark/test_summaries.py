@@ -16,6 +16,7 @@ from celery_redis_plus.spark.manifest import TABLES
 from celery_redis_plus.spark.summaries import Period, _backlog, _bounds, summaries
 from celery_redis_plus.spark.timeline import Timeline
 from tests.support.event_streams import START_MS, add_events, lives
+from tests.support.streaming import finish
 
 QUEUES = "queue string, minute timestamp, backlog bigint"
 
@@ -64,7 +65,7 @@ def test_losses_are_told_in_the_periods_that_they_touch(spark):
 def test_a_short_period_is_counted_by_the_second_as_its_minutes_are(spark, redis_client, broker_url, tmp_path):
     add_events(redis_client, "celery", lives(2000, spacing_us=300_000))
     add_events(redis_client, "mail", lives(300, seed=2, spacing_us=100_000))
-    ingest.start(spark, tmp_path, {"url": broker_url}, once=True).awaitTermination()
+    finish(lambda: ingest.start(spark, tmp_path, {"url": broker_url}, once=True))
     tables.aggregate(spark, tmp_path)
     read = {name: tables.read(spark, tmp_path, name) for name in TABLES}
     begin = datetime.fromtimestamp(START_MS / 1000, UTC) + timedelta(minutes=2)

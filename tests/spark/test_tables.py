@@ -16,6 +16,7 @@ from celery_redis_plus.spark.compaction import compact
 from celery_redis_plus.spark.manifest import Manifest
 from tests.spark.model import aggregate_in_python
 from tests.support.event_streams import START_MS, add_events, lives
+from tests.support.streaming import finish
 
 #: Begins ten minutes before midnight UTC, so that messages live on two days.
 LATE_MS = START_MS + (8 * 3600 - 600) * 1000
@@ -31,8 +32,7 @@ def root(tmp_path):
 @pytest.fixture
 def run_ingest(spark, root, broker_url):
     def run(**options):
-        query = ingest.start(spark, root, {"url": broker_url, **options}, once=True)
-        query.awaitTermination()
+        finish(lambda: ingest.start(spark, root, {"url": broker_url, **options}, once=True))
 
     return run
 
