@@ -22,6 +22,7 @@ from celery_redis_plus.spark.read_plan import Planner
 from celery_redis_plus.spark.source import StreamReader
 from celery_redis_plus.spark.source_options import SourceOptions
 from tests.support.event_streams import START_MS, add_events, lives
+from tests.support.streaming import finish
 
 LIVES = lives(2000)
 
@@ -40,15 +41,13 @@ def stream(spark, broker_url, tmp_path):
         frame = (
             spark.readStream.format("celery_redis").options(url=broker_url, **{"startingOffsets": "earliest"} | options).load()
         )
-        query = (
+        writer = (
             frame.writeStream.format("parquet")
             .option("path", str(tmp_path / sink))
             .option("checkpointLocation", str(tmp_path / f"{sink}.checkpoint"))
             .trigger(availableNow=True)
-            .start()
         )
-        query.awaitTermination()
-        return query
+        return finish(writer.start)
 
     return run
 

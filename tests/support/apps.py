@@ -5,6 +5,7 @@ Tasks note what they do in lists `ran:NAME` on the broker's server (`Journal`), 
 
 from __future__ import annotations
 
+import gc
 import os
 import time
 from functools import cache
@@ -104,6 +105,20 @@ def make_app(broker: str, **config: Any) -> Celery:
     app = Celery("tests", broker=broker, backend=plain_url(broker, JOURNAL_DB), set_as_current=False)
     app.conf.update(broker_connection_retry_on_startup=True, worker_send_task_events=False, **config)
     return app
+
+
+def close_results(app: Celery) -> None:
+    """Close what an app has open to its results' server, for good.
+
+    Closing Celery's client leaves the connections of its pool to the garbage collector, which may meet the socket before the
+    connection that would close it: a ResourceWarning in whatever test runs then.
+    """
+    # Results that are collected later would use the connection again.
+    gc.collect()
+    app.backend.result_consumer.stop()
+    # What is still collected later has nothing to unsubscribe from.
+    app.backend.result_consumer.cancel_for = lambda _: None
+    app.backend.client.connection_pool.disconnect()
 
 
 def _app_of_worker() -> Celery | None:

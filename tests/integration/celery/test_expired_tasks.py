@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
 from functools import partial
@@ -17,7 +16,7 @@ from kombu import Consumer, Queue
 
 from celery_redis_plus import counters
 from celery_redis_plus.broker.dead_letters.store import DeadLetters
-from tests.support.apps import JOURNAL_DB
+from tests.support.apps import JOURNAL_DB, close_results
 from tests.support.waiting import wait_until
 
 POOLS = ["prefork", "solo", "threads", "gevent"]
@@ -32,12 +31,7 @@ def config(server):
 def app(celery_app, config):
     app = celery_app(**config)
     yield app
-    # Results that are collected later would use the connection again.
-    gc.collect()
-    app.backend.result_consumer.stop()
-    # What is still collected later has nothing to unsubscribe from.
-    app.backend.result_consumer.cancel_for = lambda _: None
-    app.backend.client.close()
+    close_results(app)
 
 
 def revoked(result):
@@ -82,6 +76,7 @@ def test_a_task_of_message_protocol_1_is_revoked_as_well(app, config, celery_wor
     old = celery_app(**config, task_protocol=1)
     for compression in (None, "gzip"):
         revoked(old.send_task("c.add", [1, 1], expires=-1, compression=compression))
+    close_results(old)
 
 
 @pytest.mark.parametrize("countdown", [None, 0.3])

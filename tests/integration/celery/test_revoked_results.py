@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from unittest import mock
 
 import pytest
@@ -11,7 +10,7 @@ from celery.exceptions import ChordError, TaskRevokedError
 from celery.result import allow_join_result
 
 import celery_redis_plus
-from tests.support.apps import JOURNAL_DB
+from tests.support.apps import JOURNAL_DB, close_results
 
 
 @pytest.fixture
@@ -23,10 +22,7 @@ def config(server):
 def app(celery_app, config):
     app = celery_redis_plus.configure_app(celery_app(**config), revoke_removes=True)
     yield app
-    gc.collect()
-    app.backend.result_consumer.stop()
-    app.backend.result_consumer.cancel_for = lambda _: None
-    app.backend.client.close()
+    close_results(app)
 
 
 @pytest.mark.parametrize("protocol", [2, 1])
