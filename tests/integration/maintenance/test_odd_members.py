@@ -10,7 +10,6 @@ import pytest
 from celery_redis_plus.cli.broker_admin import BrokerAdmin
 from celery_redis_plus.keys import Keys
 from celery_redis_plus.maintenance.janitor import Janitor
-from celery_redis_plus.maintenance.subscriber_heartbeats import SubscriberHeartbeats
 from tests.support.inbox import Inbox
 from tests.support.waiting import wait_until
 
@@ -65,8 +64,6 @@ def test_maintenance_and_operators_go_on(connect, redis_client, broker_url, capl
         task.run()
         if isinstance(task, Janitor):
             task.clear()
-        elif isinstance(task, SubscriberHeartbeats):
-            task.reap()
     service.start()
     with BrokerAdmin(broker_url) as admin:
         assert {"q", "s", "letters"} <= {one.queue for one in admin.overview()}
