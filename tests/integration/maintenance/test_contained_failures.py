@@ -14,6 +14,7 @@ from celery_redis_plus.maintenance.ended_event_logs import EndedEventLogs
 from celery_redis_plus.maintenance.janitor import Janitor
 from celery_redis_plus.maintenance.topology_recovery import TopologyRecovery
 from celery_redis_plus.maintenance.unconsumed_queues import UnconsumedQueues
+from tests.support.dead_letters import dead_letters_of
 from tests.support.inbox import Inbox, publish
 from tests.support.waiting import wait_until
 
@@ -143,9 +144,9 @@ def test_dead_letters_whose_target_refuses_them_are_kept_and_others_go_on(channe
         assert not redis_client.exists("dead:{source.0}")
         return
     wait_until(lambda: redis_client.zcard("dead:{source.0}") == 150, 20)
-    letter = channel.session.dead_letters.page("source.0")[0]
+    letter = dead_letters_of(channel.session).page("source.0")[0]
     assert "WRONGTYPE" in letter.failure.text
-    assert channel.session.dead_letters.read("source.0", [letter.tag]) == [letter]
+    assert dead_letters_of(channel.session).read("source.0", [letter.tag]) == [letter]
     assert not channel.session.service.runner.failing
 
 
