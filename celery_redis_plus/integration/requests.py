@@ -17,7 +17,7 @@ from celery_redis_plus.integration import worker_compat
 from celery_redis_plus.integration.ack_policies import ACK, POLICIES, REQUEUE, AckPolicies
 from celery_redis_plus.integration.lease_guard import TaskLostError, has_lease
 from celery_redis_plus.integration.patching import wrap
-from celery_redis_plus.integration.task_settlements import children, settled_by_task
+from celery_redis_plus.integration.worker_settlements import children, settled_by_task
 from celery_redis_plus.transport.kombu_message import Message
 
 #: Ending -> reason of the event `acked`, where the two differ.

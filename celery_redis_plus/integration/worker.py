@@ -21,8 +21,8 @@ from celery_redis_plus.integration.lease_guard import begin_in_pool, guard_witho
 from celery_redis_plus.integration.prefork_pool import install_prefork_guard
 from celery_redis_plus.integration.requests import install_immediate_acks, install_request_class
 from celery_redis_plus.integration.scheduled import install_inspect
-from celery_redis_plus.integration.task_settlements import listen_to_children
 from celery_redis_plus.integration.worker_metrics import MetricsServer, serve_metrics
+from celery_redis_plus.integration.worker_settlements import listen_to_children
 from celery_redis_plus.maintenance.process_services import set_keeper
 from celery_redis_plus.transport.transport import Transport
 from celery_redis_plus.version import __version__

@@ -39,4 +39,4 @@ def test_a_private_name_is_found():
 
 
 def test_classes_that_nobody_makes_have_no_signature():
-    assert "BrokerConnection" not in API
+    assert "PublisherSession" not in API

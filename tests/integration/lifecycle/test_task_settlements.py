@@ -10,7 +10,7 @@ from kombu.common import Broadcast
 
 import celery_redis_plus as crp
 from celery_redis_plus.errors import InvalidArgument, NotSettled
-from celery_redis_plus.integration import task_settlements
+from celery_redis_plus.integration import worker_settlements
 from celery_redis_plus.maintenance.process_services import services
 from celery_redis_plus.testing import running_worker
 from celery_redis_plus.transport import publishing
@@ -257,7 +257,7 @@ def test_a_refused_settlement_leaves_the_message_to_the_consumer_that_has_it(poo
         key = lose_lease(self, redis_client)
         if pool == "prefork":
             # What the main process does when it hears of it.
-            task_settlements.settle_for_child(token=self.request.properties[task_settlements.TASK_DELIVERY], how=how)
+            worker_settlements.settle_for_child(token=self.request.properties[worker_settlements.TASK_DELIVERY], how=how)
             return key, None, None
         return key, refusal_of(getattr(crp, how)), refusal_of(crp.ack)
 

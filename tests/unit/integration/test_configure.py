@@ -231,7 +231,7 @@ def test_other_brokers_are_not_asked_about_priorities(caplog):
 def test_a_process_that_only_publishes_loads_nothing_of_workers_and_migration():
     code = (
         "import sys, celery, celery_redis_plus as ours; app = ours.configure_app(celery.Celery(broker='redisplus://127.0.0.1:1'));"
-        "app.connection_for_write().channel; print(*sys.modules)"
+        "from celery_redis_plus import ack, nack, reject; app.connection_for_write().channel; print(*sys.modules)"
     )
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert "celery_redis_plus.transport.transport" in loaded
