@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import ResponseError
 
@@ -22,6 +22,16 @@ if TYPE_CHECKING:
 
 #: Seconds between two lines in the log about a queue or an exchange.
 LOG_INTERVAL_S = 60.0
+
+
+def of_our_keys(replies: Iterable[Any]) -> list[Any]:
+    """Return the replies of a pipeline, with None for an error that is about what a key holds. Raises another one."""
+    found = []
+    for reply in replies:
+        if isinstance(reply, Exception) and not concerns_keys(reply):
+            raise reply
+        found.append(None if isinstance(reply, Exception) else reply)
+    return found
 
 
 class KeyFailures:

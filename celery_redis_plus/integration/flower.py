@@ -6,16 +6,19 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 from kombu import Connection
 
-from celery_redis_plus.broker.queues.overview import read_overview
-from celery_redis_plus.errors import QueueNotFound
+from celery_redis_plus.broker.queue_failures import KeyFailures
+from celery_redis_plus.broker.queues.overview import read_overviews
 from celery_redis_plus.integration import compat
 from celery_redis_plus.transport.url_schemes import leads_to_us
+
+logger = logging.getLogger(__name__)
 
 #: The module that Flower's pages take their broker from.
 FLOWER = "flower.utils.broker"
@@ -34,11 +37,13 @@ class FlowerBroker:
         self._url = broker_url
         self._options = broker_options
         self._ssl = broker_use_ssl
+        self._failures = KeyFailures(logger, "cannot be read")
 
     async def queues(self, names: Iterable[str]) -> list[dict[str, Any]]:
         """Return the lengths of those of the queues that exist, by the names that RabbitMQ's management has for them.
 
-        `messages` has the delayed ones, too: ready, delayed and unacked. Raises as `read_overview` does.
+        `messages` has the delayed ones, too: ready, delayed and unacked. One whose keys cannot be read is left out, and logged.
+        Raises as `read_overview` does.
         """
         return await asyncio.get_running_loop().run_in_executor(None, lambda: list(self._read(list(names))))
 
@@ -47,17 +52,14 @@ class FlowerBroker:
             channel = connection.default_channel
             for name in names:
                 session = channel.lane_of(name).session
-                try:
-                    queue = read_overview(session.commands, session.keys, name)
-                except QueueNotFound:
-                    continue
-                yield {
-                    "name": name,
-                    "messages": queue.ready + queue.delayed + queue.unacked,
-                    "messages_ready": queue.ready,
-                    "messages_unacknowledged": queue.unacked,
-                    "consumers": queue.consumers,
-                }
+                for queue in read_overviews(session.commands, session.keys, [name], self._failures):
+                    yield {
+                        "name": name,
+                        "messages": queue.ready + queue.delayed + queue.unacked,
+                        "messages_ready": queue.ready,
+                        "messages_unacknowledged": queue.unacked,
+                        "consumers": queue.consumers,
+                    }
 
 
 def install_flower_broker() -> None:

@@ -14,6 +14,7 @@ from kombu.serialization import prepare_accept_content
 from kombu.utils.functional import maybe_list
 
 from celery_redis_plus.broker.arguments.eta import time_of_ms
+from celery_redis_plus.broker.queue_failures import KeyFailures
 from celery_redis_plus.broker.queues.delayed import Delayed, Listing, list_delayed
 from celery_redis_plus.integration import worker_compat
 from celery_redis_plus.stored_message import Claimed, UnreadableMessageError
@@ -102,15 +103,17 @@ def held_by_broker(
 
     A queue's share of the limit is the same for all; messages that are no tasks are left out. Where a queue has more than are
     listed, its entries have one key more than Celery's own, `broker`: the queue's name, and how many delayed messages it holds.
-    Raises as `CommandConnection.call` does.
+    A queue whose keys cannot be read is left out, and logged. Raises as `CommandConnection.call` does.
     """
     if not queues:
         return []
     share = max(limit // len(queues), 1)
     listings = {}
+    failures = KeyFailures(logger, "has delayed tasks that cannot be listed")
     for queue in queues:
         session = transport.session_of(queue)
-        listings[queue] = list_delayed(session.commands, session.keys, queue, share)
+        with failures.alone(queue):
+            listings[queue] = list_delayed(session.commands, session.keys, queue, share)
     for listing in listings.values():
         if listing.total > len(listing.messages):
             logger.info("inspect scheduled: queue %r holds %d delayed messages, %d are listed",

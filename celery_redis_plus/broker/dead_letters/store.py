@@ -13,6 +13,7 @@ from celery_redis_plus.broker.arguments.queue_arguments import check_queue_name
 from celery_redis_plus.broker.consumers.last_error import Failure, failure_by, read_failure
 from celery_redis_plus.broker.dead_letters.unroutable import UNDELIVERED
 from celery_redis_plus.broker.dead_letters.x_death import DeathEntry, record_death, record_failure
+from celery_redis_plus.broker.queue_failures import of_our_keys
 from celery_redis_plus.error_translation import concerns_keys
 from celery_redis_plus.errors import InvalidArgument, QueueNotFound
 from celery_redis_plus.event_log.metadata import describe
@@ -181,11 +182,12 @@ class DeadLetters:
         """Return those of the messages that are dead letters, in the order of `tags`; one command a message."""
         message = self._keys.queue(queue).message
         fields = ("died", "payload", *LISTED)
-        replies = self._commands.ask([("HMGET", message + encode_name(tag), *fields) for tag in tags])
+        looks = [("HMGET", message + encode_name(tag), *fields) for tag in tags]
+        replies = of_our_keys(self._commands.pipeline(looks) if looks else ())
         return [
             letter_of(queue, [encode_name(tag), *(value or b"" for value in found)])
             for tag, found in zip(tags, replies, strict=True)
-            if found[0] is not None
+            if found is not None and found[0] is not None
         ]
 
     def body(self, letter: DeadLetter) -> bytes | None:

@@ -8,6 +8,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from celery_redis_plus.broker.arguments.eta import PRIORITY_BAND_MS
+from celery_redis_plus.broker.queue_failures import of_our_keys
 from celery_redis_plus.connection.scans import scan_tags
 from celery_redis_plus.keys import decode_name, encode_name
 from celery_redis_plus.scripts import script
@@ -171,7 +172,7 @@ def read_headers(
         tags = [tag for tag, _ in scan_tags(commands, _place(of, state))]
         for at in range(0, len(tags), LISTING_PAGE):
             page = tags[at : at + LISTING_PAGE]
-            payloads = commands.ask([("HGET", of.message + encode_name(tag), "payload") for tag in page])
+            payloads = of_our_keys(commands.pipeline([("HGET", of.message + encode_name(tag), "payload") for tag in page]))
             found = zip(page, payloads, strict=True)
             lines = [(tag, split_payload(payload)[0]) for tag, payload in found if isinstance(payload, bytes)]
             yield len(page), [(tag, shown_envelope(line)["headers"]) for tag, line in lines]

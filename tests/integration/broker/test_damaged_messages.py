@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from celery_redis_plus.broker.dead_letters.store import DeadLetters
 from celery_redis_plus.broker.queues.message_search import MessageSearch
 from celery_redis_plus.broker.queues.messages import Messages
 
@@ -49,6 +50,17 @@ def test_it_is_found_and_not_read(messages, tags):
     assert messages.read("q", tags[1]) is None
     search = MessageSearch(messages, lambda: ["q"])
     assert [search.cancel(tag, on_removed=lambda *_: None) for tag in tags] == [True, False, True]
+
+
+def test_a_search_for_a_task_passes_over_it(broker, messages, tags):
+    search = MessageSearch(messages, lambda: ["q"])
+    assert search.find("a task id that none has") is None
+    assert messages.cancel("q", tags, dead_letter=True) == [tags[0], tags[2]]
+    letters = DeadLetters(broker.commands, broker.keys)
+    broker.client.delete(f"message:{{q}}:{tags[0]}")
+    broker.client.set(f"message:{{q}}:{tags[0]}", "foreign")
+    assert [letter.tag for letter in letters.read("q", tags)] == [tags[2]]
+    assert letters.read("q", []) == []
 
 
 def test_one_whose_place_is_no_whole_number_is_cancelled_and_not_moved(broker, messages):

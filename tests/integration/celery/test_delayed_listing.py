@@ -1,11 +1,13 @@
 """The broker's list of delayed messages, and what `inspect scheduled` makes of odd ones."""
 
+import asyncio
 from datetime import UTC, datetime
 
 import pytest
 from kombu import Connection
 
 from celery_redis_plus.broker.queues.delayed import LISTING_BYTES, list_delayed
+from celery_redis_plus.integration.flower import FlowerBroker
 from celery_redis_plus.integration.scheduled import held_by_broker
 
 HOUR_MS = 3_600_000
@@ -96,3 +98,20 @@ def test_queues_share_the_limit(transport, publish, celery_app):
 
     assert [one["request"]["id"] for one in listing] == ["q1", "r1", "q2", "r2"]
     assert listing[0]["broker"] == {"queue": "q", "delayed": 8}
+
+
+def test_a_queue_that_cannot_be_read_keeps_no_other_from_the_list(transport, publish, celery_app, redis_client, caplog):
+    for queue in ("bad", "good"):
+        publish([[], {}, {}], 1, queue, {"id": queue, "task": "t"})
+    redis_client.delete("delayed:{bad}")
+    redis_client.set("delayed:{bad}", "foreign")
+    entries = held_by_broker(transport, ["bad", "good"], app=celery_app(), hostname="h")
+    assert [entry["request"]["id"] for entry in entries] == ["good"]
+    assert "queue 'bad' has delayed tasks that cannot be listed" in caplog.text
+
+
+def test_flower_gets_the_lengths_of_other_queues(broker_url, publish, redis_client):
+    for queue in ("bad", "good"):
+        publish("x", queue=queue)
+    redis_client.set("queue:{bad}", "foreign")
+    assert [one["name"] for one in asyncio.run(FlowerBroker(broker_url).queues(["bad", "good", "none"]))] == ["good"]
