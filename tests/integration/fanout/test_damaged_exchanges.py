@@ -14,8 +14,8 @@ from redis.exceptions import ResponseError
 from celery_redis_plus.broker.fanout import reader
 from celery_redis_plus.errors import InvalidArgument
 from celery_redis_plus.key_descriptions import OF_AN_EXCHANGE
+from celery_redis_plus.maintenance.dead_subscribers import DeadSubscribers
 from celery_redis_plus.maintenance.janitor import Janitor
-from celery_redis_plus.maintenance.subscriber_heartbeats import SubscriberHeartbeats
 from celery_redis_plus.record_fields import FANOUT_FIELDS
 from tests.support.inbox import Inbox
 from tests.support.waiting import wait_until
@@ -91,8 +91,8 @@ class Scene:
         for inbox in self.inboxes:
             service = inbox.channel.session.service
             for task in service.runner.tasks:
-                if isinstance(task, SubscriberHeartbeats):
-                    task.reap()
+                if isinstance(task, DeadSubscribers):
+                    task.run()
                 elif isinstance(task, Janitor):
                     task.clear()
             assert not service.runner.failing
