@@ -483,20 +483,8 @@ are the exporter's: it serves them once for all workers.
 works as it is. The publisher's span is the parent of the task's span: the context is in the message's headers. They stay with a message
 that is delayed, retried, put back, moved, dead or replayed, and with a broadcast.
 
-The extra `tracing` adds spans of the broker itself: `send`, `receive` and `settle`, with the queue. They show how long a task waited in
-its queue and in its worker, and whether it was acked, rejected or requeued. `opentelemetry-instrument` finds them; a program says:
-
-<!-- not run: needs the extra tracing; tests/ecosystem/test_opentelemetry.py uses it -->
-```python
-from celery_redis_plus.transport.tracing import RedisPlusInstrumentor
-
-RedisPlusInstrumentor().instrument()
-```
-
-Celery's remote control and events have no spans, and neither have the messages of a batch (`send_many`) a span `send` of their own. With
-`no_ack` there is no span `settle`; the copies of a [browsing consumer](consumers.md#browsing-a-queue) have none. A message whose context
-cannot be read, such as a `traceparent` that is a number, is delivered with spans that have no parent. What OpenTelemetry raises is a log
-line, a warning the first time. Without `instrument()` nothing is wrapped or imported.
+The transport writes no spans of its own. How long a task waits is the time between the two spans: `apply_async` and `run`. What became of
+its message tell [the events](lifecycle.md), and how long messages wait in all the histograms of `exporter --latencies`.
 """  # noqa: E501 - a row of a table is one line
 
 

@@ -36,7 +36,6 @@ ELSEWHERE = {
     "celery_redis_plus.spark.session": ("register", "spark.md"),
     "celery_redis_plus.testing.fixtures": ("the fixtures", "testing.md"),
     "celery_redis_plus.testing.server": ("embedded_binary", "tutorial.md"),
-    "celery_redis_plus.transport.tracing": ("RedisPlusInstrumentor", "metrics.md"),
 }
 API_INTRO = """# Python interface
 
