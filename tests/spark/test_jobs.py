@@ -18,7 +18,7 @@ from celery_redis_plus.event_log.stream import EventLog
 from celery_redis_plus.keys import Keys
 from celery_redis_plus.spark import jobs, tables
 from celery_redis_plus.spark.job_arguments import add_arguments
-from celery_redis_plus.spark.manifest import INGEST_LOCK, RUN_LOCK, files, locked
+from celery_redis_plus.spark.manifest import INGEST_LOCK, RUN_LOCK, TABLES_VERSION, files, locked
 from tests.support.event_streams import START_MS, add_events, lives
 
 LIVES = lives(1500)
@@ -174,7 +174,7 @@ def test_tables_of_a_later_release_and_damaged_ones_are_refused(job, tmp_path):
     manifest.write_text('{"tables_version": 99}', encoding="utf-8")
     with pytest.raises(TablesUnusable, match=r"version 99.*Upgrade"):
         job("aggregate")
-    manifest.write_text('{"tables_version": 1, "colour": "red"}', encoding="utf-8")
+    manifest.write_text(f'{{"tables_version": {TABLES_VERSION}, "colour": "red"}}', encoding="utf-8")
     with pytest.raises(TablesUnusable, match=r"colour.*restore it"):
         job("aggregate")
     manifest.write_text("{", encoding="utf-8")
