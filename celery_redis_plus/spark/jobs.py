@@ -17,6 +17,7 @@ from celery_redis_plus.spark.job_arguments import DEFAULT_READER, EXPIRING, SMAL
 from celery_redis_plus.spark.manifest import INGEST_LOCK, RUN_LOCK, folder, folder_id, locked
 from celery_redis_plus.spark.option_parsing import resolve_url
 from celery_redis_plus.spark.query_runner import one_line, run_query, stopped_by_signals
+from celery_redis_plus.spark.session import check_packages
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -48,6 +49,7 @@ def run(arguments: argparse.Namespace, say: Say = print) -> int:
         "check": _check_tables,
         "replay": _replay,
     }[arguments.job]
+    check_packages()
     # Before Spark starts, which takes ten seconds.
     settings = dict(_setting(text, "--conf") for text in arguments.conf)
     _check(arguments)

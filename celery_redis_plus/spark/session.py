@@ -40,15 +40,24 @@ _LOCAL_CONFIG = {
 }
 
 
+def check_packages() -> None:
+    """Find the packages of the extra `spark`.
+
+    Raises:
+        SparkUnavailable: one is missing; the message says what to install.
+    """
+    for module in ("pyspark", "pyarrow", "pandas", "numpy", "matplotlib"):
+        if find_spec(module) is None:
+            raise SparkUnavailable(f"{module} is not installed: {install_command('spark')}")
+
+
 def check_installed() -> None:
     """Find PySpark and Java.
 
     Raises:
         SparkUnavailable: one is missing or too old; the message says what to install.
     """
-    for module in ("pyspark", "pyarrow", "pandas", "numpy", "matplotlib"):
-        if find_spec(module) is None:
-            raise SparkUnavailable(f"{module} is not installed: {install_command('spark')}")
+    check_packages()
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home, "bin", "java")) if home else shutil.which("java")
     if java is None or not Path(java).exists():

@@ -84,8 +84,18 @@ def test_a_stale_reader_is_listed_as_such_and_dropped(run, count, broker_url, re
 def test_a_spark_job_says_in_one_line_what_is_missing(monkeypatch, capsys, tmp_path):
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
 
-    assert main(["spark", "aggregate", "--root", str(tmp_path)]) == 1
+    # Few new events need no Java.
+    assert main(["spark", "aggregate", "--engine", "spark", "--root", str(tmp_path)]) == 1
 
     said = capsys.readouterr().err
     assert len(said.splitlines()) == 1
     assert ("Java is missing: install" if find_spec("pyspark") else "pip install 'matplotlib>=3.9'") in said
+
+
+@pytest.mark.skipif(find_spec("pyspark") is not None, reason="the extra `spark` is installed here")
+@pytest.mark.parametrize("job", ["aggregate", "report", "compact", "check"])
+def test_a_spark_job_without_the_extra_says_in_one_line_what_to_install(job, capsys, tmp_path):
+    assert main(["spark", job, "--root", str(tmp_path)]) == 1
+    said = capsys.readouterr().err
+    assert len(said.splitlines()) == 1
+    assert "is not installed: pip install 'matplotlib>=3.9'" in said
