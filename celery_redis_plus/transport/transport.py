@@ -12,6 +12,7 @@ import redis
 from kombu.transport import base, virtual
 
 from celery_redis_plus.connection.address import Address, url_options
+from celery_redis_plus.connection.forks import lock_of
 from celery_redis_plus.connection.lanes import lane_of, lane_prefixes
 from celery_redis_plus.consumer.publisher_session import PublisherSession
 from celery_redis_plus.kombu_options import check_url_options, ignored
@@ -75,6 +76,7 @@ class Transport(virtual.Transport):
         super().__init__(client, **kwargs)
         url_sentinels.mend(client)
         self._connected = False
+        self._lock = lock_of(self)
         # Of the instance only: kombu asks it before it prints the address (`as_uri`), and the class before it parses a URL.
         self.can_parse_url = True
         framework_hooks.install()
@@ -108,11 +110,14 @@ class Transport(virtual.Transport):
     def delivery_loop(self) -> DeliveryLoop:
         """What serves the consumers of all channels: made when there is the first, and what it needs is loaded then."""
         if self._delivery_loop is None:
-            from celery_redis_plus.consumer.consumer_session import ConsumerSession
-            from celery_redis_plus.consumer.delivery_loop import DeliveryLoop
-            from celery_redis_plus.transport.compat import HUB_READY
+            # Threads may begin to consume at the same moment.
+            with self._lock:
+                if self._delivery_loop is None:
+                    from celery_redis_plus.consumer.consumer_session import ConsumerSession
+                    from celery_redis_plus.consumer.delivery_loop import DeliveryLoop
+                    from celery_redis_plus.transport.compat import HUB_READY
 
-            self._delivery_loop = DeliveryLoop([ConsumerSession(session) for session in self.sessions], HUB_READY.of)
+                    self._delivery_loop = DeliveryLoop([ConsumerSession(session) for session in self.sessions], HUB_READY.of)
         return self._delivery_loop
 
     def _open_sessions(self, options: Options) -> list[PublisherSession]:
