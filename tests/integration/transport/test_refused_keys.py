@@ -13,7 +13,7 @@ from celery_redis_plus.errors import NoPermission, ServerUnavailable, WrongKeyTy
 from tests.support.inbox import declare, publish
 from tests.support.waiting import wait_until
 
-FOREIGN = r"script {}, key \S*{} \(a string, not a zset\)\)\. What to do: use another database"
+FOREIGN = r"script {}, one of the keys [^)]*{}[^)]*\)\. What to do: use another database"
 
 
 @pytest.mark.parametrize("key", ["meta", "queue", "wakeup"])
@@ -21,7 +21,7 @@ def test_a_publish_into_a_foreign_key_names_it(channel, redis_client, key):
     declare(channel, "q")
     redis_client.delete(f"{key}:{{q}}")
     redis_client.set(f"{key}:{{q}}", "foreign")
-    with pytest.raises(WrongKeyType, match=rf"script \w+, key \S*{key}:\{{q\}} \(a string, not a (zset|hash)\)"):
+    with pytest.raises(WrongKeyType, match=FOREIGN.format(r"\w+", rf"{key}:\{{q\}}")):
         publish(channel, "q", "x")
 
 
@@ -44,7 +44,7 @@ def test_consuming_and_declaring_a_foreign_key_name_it(channel, connect, redis_c
     with pytest.raises(WrongKeyType, match=FOREIGN.format("claim", r"messages_index:\{q\}")):
         channel.basic_get("q")
     redis_client.set("meta:{r}", "foreign")
-    with pytest.raises(WrongKeyType, match=r"command HGET, key \S*meta:\{r\} \(a string, not a hash\)"):
+    with pytest.raises(WrongKeyType, match=r"\(command HGET, key \S*meta:\{r\}\)"):
         declare(connect().channel(), "r")
 
 
@@ -58,7 +58,7 @@ def test_an_ack_that_meets_a_foreign_key_names_it_in_the_log(channel, redis_clie
     declare(channel, "other")
     refusal = "the server refuses to ack messages of queue 'q': "
     told = wait_until(lambda: [record.getMessage() for record in caplog.records if refusal in record.getMessage()])
-    assert re.search(r"script ack, key \S*messages_index:\{q\} \(a string, not a zset\)", told[0])
+    assert re.search(FOREIGN.format("ack", r"messages_index:\{q\}"), told[0])
 
 
 def test_the_command_line_names_a_foreign_key(channel, redis_client, broker_url):
@@ -67,7 +67,7 @@ def test_the_command_line_names_a_foreign_key(channel, redis_client, broker_url)
     command = [sys.executable, "-m", "celery_redis_plus", "dead-letters", "list", "--url", broker_url, "q"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
     assert done.returncode == 1
-    assert re.search(r"key \S*dead:\{q\} \(a string, not a zset\)", done.stderr)
+    assert re.search(r"\(command ZSCAN, key \S*dead:\{q\}\)", done.stderr)
     assert "Traceback" not in done.stderr
 
 
@@ -95,13 +95,9 @@ def test_a_key_outside_of_the_users_patterns_is_named(as_user):
         declare(refused, "other")
 
 
-def test_one_key_outside_of_the_users_patterns_is_named_alone(as_user):
-    patterns = [
-        "~queues",
-        "~database_id",
-        *(f"~{kind}:{{q}}*" for kind in ("meta", "message", "wakeup", "producer")),
-    ]
-    with pytest.raises(NoPermission, match=r"\(script publish_ordinary, key queue:\{q\}\)"):
+def test_where_a_script_may_not_use_a_key_all_of_its_keys_are_named(as_user):
+    patterns = ["~queues", "~database_id", *(f"~{kind}:{{q}}*" for kind in ("meta", "message", "wakeup", "producer"))]
+    with pytest.raises(NoPermission, match=r"script publish_ordinary, one of the keys .*meta:\{q\}, queue:\{q\}, message:\{q\}:"):
         publish(as_user("+@all", *patterns), "q", "y")
 
 
@@ -112,12 +108,6 @@ def test_a_command_that_a_script_may_not_run_is_named_with_the_script(as_user):
         publish(refused, "q", "y")
     with pytest.raises(NoPermission, match=r"('zadd'|The user executing the script can't run).*\(script claim\)"):
         refused.basic_get("q")
-
-
-def test_a_user_who_may_not_even_ask_for_types_hears_of_all_keys(as_user):
-    refused = as_user("+@all", "-type", "~meta:{q}", "~queues", "~database_id")
-    with pytest.raises(NoPermission, match=r"script publish_ordinary, one of the keys .*meta:\{q\}, queue:\{q\}, message:\{q\}:"):
-        publish(refused, "q", "y")
 
 
 def test_a_user_who_may_not_load_scripts_hears_of_that(as_user):
