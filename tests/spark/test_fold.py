@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("pyarrow", reason="needs the extra `spark`")
+pytest.importorskip("pyspark", reason="needs the extra `spark`")
 
 from pyarrow import dataset, parquet
 

@@ -29,6 +29,7 @@ ROOT = Path(__file__).parents[2]
 LEAN_CELERY = ROOT / "tests" / "support" / "lean_celery"
 #: What every worker loads. gevent and eventlet have to patch before these load: their workers start without the fork server.
 PRELOADED = (
+    "celery.app.control",
     "celery.app.log",
     "celery.apps.worker",
     "celery.backends.redis",
@@ -37,13 +38,25 @@ PRELOADED = (
     "celery.concurrency.solo",
     "celery.concurrency.thread",
     "celery.events",
+    "celery.events.state",
     "celery.loaders.app",
     "celery.worker.autoscale",
     "celery.worker.components",
     "celery.worker.consumer",
     "celery.worker.strategy",
+    # What is loaded with the first consumer.
+    "celery_redis_plus.broker.publishing.delivery_store",
+    "celery_redis_plus.consumer.consumer_session",
+    "celery_redis_plus.consumer.delivery_loop",
+    "celery_redis_plus.integration.configure",
+    "celery_redis_plus.integration.migration",
+    "celery_redis_plus.integration.publishing",
     "celery_redis_plus.integration.worker",
+    "celery_redis_plus.maintenance.service",
+    "celery_redis_plus.transport.qos",
     "celery_redis_plus.transport.transport",
+    "kombu.matcher",
+    "kombu.pidbox",
 )
 LARGEST_REQUEST = 1 << 20
 
