@@ -363,7 +363,7 @@ OF_THE_DATABASE = (
     KeyDescription(
         _HEARTBEATS,
         "zset",
-        "When each of them was heard of last: process -> ms since the epoch.",
+        "When the next heartbeat of each is due: process -> ms since the epoch.",
         "As `processes`.",
     ),
     KeyDescription(

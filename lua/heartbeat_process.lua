@@ -2,21 +2,22 @@
 -- Heartbeat of a process: notes that it lives, stores its record, and makes it the leader where there is none that lives.
 -- KEYS  1 processes (hash)  2 heartbeats (zset)  3 leader (hash)
 -- ARGV  1 process  2 its record ('' = as stored)  3 0 = it does not lead, 1 = it may lead, 2 = it may also ask for connections
---       4 a leader's lease (ms)  5 version of the records that the process knows
--- Returns { state, epoch, version, how many processes there are, process, record, ms since its last heartbeat, ... }. States: leader;
--- follower; unknown (its record is gone: it has to send it). The processes only to a leader that knows another version.
+--       4 a leader's lease (ms)  5 version of the records that the process knows  6 ms until its next heartbeat, at most
+-- Returns { state, epoch, version, how many processes there are, ms until the leader's lease ends, process, record, by how many ms its
+-- heartbeat is overdue, ... }. States: leader; follower; unknown (its record is gone: it has to send it). The processes only to a
+-- leader that knows another version.
 -- Bound: a fixed number of commands; where the records have changed, two looks at each process.
 -- @include processes
 local now = now_ms()
 local me, record, may_lead, lease = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 if record == '' then
   local stored = redis.call('HGET', KEYS[1], me)
-  if not stored or is_lost(stored) then return { 'unknown', '0', '', 0 } end
+  if not stored or is_lost(stored) then return { 'unknown', '0', '', 0, 0 } end
 else
   redis.call('HSET', KEYS[1], me, record)
   count_change(KEYS[1])
 end
-redis.call('ZADD', KEYS[2], text(now), me)
+redis.call('ZADD', KEYS[2], text(now + ARGV[6]), me)
 
 local leader = redis.call('HMGET', KEYS[3], 'process', 'epoch', 'until', 'asks', 'heard', 'resumed')
 local heard, leased_until, epoch = tonumber(leader[5]), tonumber(leader[3]) or 0, tonumber(leader[2]) or 0
@@ -31,22 +32,23 @@ if not leads and may_lead ~= '0' and (free or (may_lead == '2' and leader[4] ~= 
 end
 redis.call('HSET', KEYS[3], 'heard', text(now), 'resumed', text(resumed))
 if leads then
-  redis.call('HSET', KEYS[3], 'process', me, 'epoch', text(epoch), 'until', text(now + lease), 'asks', may_lead)
+  leased_until = now + lease
+  redis.call('HSET', KEYS[3], 'process', me, 'epoch', text(epoch), 'until', text(leased_until), 'asks', may_lead)
 end
 -- What the last process has left, where that was killed, does not stay for ever.
 for _, key in ipairs(KEYS) do redis.call('PEXPIRE', key, LIFE_MS) end
 
 local version = redis.call('HGET', KEYS[1], 'version') or ''
 -- The hash has the field `version` besides.
-local reply = { leads and 'leader' or 'follower', text(epoch), version, redis.call('HLEN', KEYS[1]) - 1 }
+local reply = { leads and 'leader' or 'follower', text(epoch), version, redis.call('HLEN', KEYS[1]) - 1, leased_until - now }
 if leads and version ~= ARGV[5] then
   local fields = redis.call('HGETALL', KEYS[1])
   for i = 1, #fields, 2 do
     if fields[i] ~= 'version' then
-      local beat = tonumber(redis.call('ZSCORE', KEYS[2], fields[i])) or now
+      local due = tonumber(redis.call('ZSCORE', KEYS[2], fields[i])) or now
       reply[#reply + 1] = fields[i]
       reply[#reply + 1] = fields[i + 1]
-      reply[#reply + 1] = math.max(0, now - math.max(beat, resumed))
+      reply[#reply + 1] = math.max(0, now - math.max(due, resumed))
     end
   end
 end

@@ -2,7 +2,7 @@
 -- Replaces the record of a process, if it is still the one that the caller has seen: it is lost, or gone. It leads no more.
 -- KEYS  1 processes (hash)  2 heartbeats (zset)  3 leader (hash)
 -- ARGV  1 process  2 record that the caller has seen  3 new record ('' = none)  4 the caller's epoch as leader ('' = its own record)
---       5 for how long the process must not have been heard of (ms, 0 = for no time)
+--       5 by how much its heartbeat has to be overdue (ms, 0 = not at all)
 -- Returns 1; 0 where the record is another one by now, another process leads, or this one was heard of, and nothing was changed.
 -- Bound: a fixed number of commands.
 -- @include processes

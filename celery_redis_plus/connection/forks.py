@@ -6,11 +6,15 @@ of its pool still has them, and goes on waking a consumer that is gone.
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import weakref
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any, Protocol, TypeVar
+
+logger = logging.getLogger(__name__)
 
 
 class _ThisProcess:
@@ -57,6 +61,19 @@ def lock_of(owner: object, name: str = "_lock") -> threading.Lock:
     return renewed(owner, name, threading.Lock)
 
 
+class fork_safe_property(cached_property[Made]):  # noqa: N801 - a decorator, named as the one that it is
+    """A `functools.cached_property` that another thread may be making at a fork.
+
+    Python 3.11 has one lock for the property of all instances, and makes it under that lock.
+    """
+
+    def __init__(self, make: Callable[[Any], Made]) -> None:
+        """Keep what `make` returns."""
+        super().__init__(make)
+        if hasattr(self, "lock"):
+            renewed(self, "lock", threading.RLock)
+
+
 _watched: weakref.WeakSet[Forkable] = weakref.WeakSet()
 
 
@@ -72,7 +89,11 @@ def _in_child() -> None:
         for name, make in attributes.items():
             setattr(owner, name, make())
     for item in list(_watched):
-        item.forked()
+        try:
+            item.forked()
+        except Exception:
+            # The others let go of theirs all the same: open copies would hide the parent's death.
+            logger.exception("%r was not told of a fork; this is a defect of celery-redis-plus, please report it", item)
 
 
 os.register_at_fork(after_in_child=_in_child)

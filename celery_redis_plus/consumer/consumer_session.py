@@ -10,7 +10,6 @@ import socket
 import threading
 import weakref
 from contextlib import suppress
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 from redis.exceptions import RedisError
@@ -25,6 +24,7 @@ from celery_redis_plus.broker.dead_letters.unroutable import REJECTED
 from celery_redis_plus.broker.fanout.reader import FanoutReader
 from celery_redis_plus.broker.publishing.attempt import PublishAttempt
 from celery_redis_plus.connection.blocking_connection import BlockingConnection
+from celery_redis_plus.connection.forks import fork_safe_property
 from celery_redis_plus.connection.idle_timeout import idle_timeout_s
 from celery_redis_plus.connection.waker import Waker
 from celery_redis_plus.stored_message import BODY_SEPARATOR, Outgoing
@@ -49,7 +49,6 @@ class ConsumerSession:
     def __init__(self, session: PublisherSession) -> None:
         """Consume over `session`, which closes it with itself. Its connections connect when they are used."""
         self.session = session
-        session.consumer = self
         self.id = session.id
         self.connector, self.commands = session.connector, session.commands
         self.keys, self.options = session.keys, session.options
@@ -76,6 +75,8 @@ class ConsumerSession:
         #: If the session is dropped without a close, maintenance cleans up after it; not at the interpreter's exit.
         self._on_drop = weakref.finalize(self, self.service.dropped.note, self.id)
         self._on_drop.atexit = False
+        # When it is whole: a fork at any moment before, by another thread, leaves the child a session that has not consumed.
+        session.consumer = self
 
     # -- its parts, each over the connections ----------------------------------------------------------------------------
 
@@ -125,7 +126,7 @@ class ConsumerSession:
         #: What is bound to fanout exchanges here: queue -> (exchange, routing key) -> the exchange's keys.
         self.bound: dict[str, dict[tuple[str, str], FanoutKeys]] = {}
 
-    @cached_property
+    @fork_safe_property
     def service(self) -> MaintenanceService:
         """This process's service for the broker; `forked` forgets it, because a child has one of its own."""
         return self.session.service

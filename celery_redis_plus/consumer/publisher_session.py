@@ -6,7 +6,7 @@ import logging
 import secrets
 import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import cached_property, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from redis.exceptions import NoPermissionError, RedisError
@@ -23,6 +23,7 @@ from celery_redis_plus.broker.queues.queues import Queues
 from celery_redis_plus.connection import forks
 from celery_redis_plus.connection.command_connection import CommandConnection
 from celery_redis_plus.connection.connector import Connector
+from celery_redis_plus.connection.forks import fork_safe_property
 from celery_redis_plus.consumer.owned_queues import OwnedQueues
 from celery_redis_plus.errors import ServerUnreachable
 from celery_redis_plus.event_log.settings import EventLogSettings
@@ -191,7 +192,7 @@ class PublisherSession:
 
     # -- what few publishers need: loaded and made at first use ------------------------------------------------------------
 
-    @cached_property
+    @fork_safe_property
     def tracking(self) -> Tracking:
         """Tracked deliveries."""
         from celery_redis_plus.broker.publishing.delivery_store import DeliveryStore
@@ -199,7 +200,7 @@ class PublisherSession:
 
         return Tracking(DeliveryStore(self.commands, self.keys), self.unroutable)
 
-    @cached_property
+    @fork_safe_property
     def registry(self) -> SubscriberRegistry:
         """The subscribers of fanout exchanges."""
         from celery_redis_plus.broker.fanout.subscriber_registry import SubscriberRegistry
@@ -209,14 +210,14 @@ class PublisherSession:
             self.commands, timeout_s=options.subscriber_timeout, max_age_s=options.stream_max_age, process=self.shared.name
         )
 
-    @cached_property
+    @fork_safe_property
     def _processes(self) -> Processes:
         from celery_redis_plus.broker.consumers.processes import Processes
 
         options = self.options
         return Processes(self.commands, self.keys, delivery_limit=options.delivery_limit, dead_letter_max=options.dead_letter_max)
 
-    @cached_property
+    @fork_safe_property
     def shared(self) -> SharedState:
         """What this process shares on the broker; `forked` forgets it, because a child has its own."""
         return shared_state_for(self.connector, self.keys, self.options, self._lanes)

@@ -24,6 +24,10 @@ logger = logging.getLogger(__name__)
 
 #: Heartbeats of all followers in a second, at most, and seconds between two of one. Each of them looks whether there is a leader.
 BEATS_A_SECOND, LONGEST_BEAT_S = 50, 10.0
+#: Heartbeats of the leader in the time between two of a follower, and after how many of them it is late.
+FOLLOWER_BEATS, LATE_BEATS = 2, 1.5
+#: Seconds within which followers want to lead when the leader's lease ends: many may have heard that it is late.
+SPREAD_S = 0.1
 #: Seconds for which the start of the server is uncertain: it tells whole seconds.
 UPTIME_MARGIN_S = 2.0
 
@@ -66,6 +70,8 @@ class Heartbeat:
         self._told: set[str] = set()
         #: This process' record as it is stored; None: there is none.
         self.stored: ProcessRecord | None = None
+        #: The next heartbeat comes within so many seconds.
+        self._rest_s = leadership.beat_s
         #: What the leader knows: version of the records, and all of them by process.
         self._version = ""
         self.known: dict[str, KnownProcess] = {}
@@ -85,8 +91,8 @@ class Heartbeat:
         self._next_run_at = 0.0
 
     def run(self) -> None:
-        """Send a heartbeat. Raises as `CommandConnection.call` does."""
-        self._next_run_at = math.inf
+        """Send a heartbeat. Raises as `CommandConnection.call` does; the next one is due all the same then."""
+        self._next_run_at = clock.now_s() + self._leadership.beat_s
         try:
             self._meet_server()
             now_seen = self._now_seen()
@@ -102,6 +108,7 @@ class Heartbeat:
         record = self._own.record(self.server_run, self._run_began_at)
         if record is None:
             self._withdraw()
+            self._next_run_at = math.inf
             return
         if not self.is_judged:
             record = replace(record, ids=())
@@ -116,29 +123,29 @@ class Heartbeat:
             beat = self._send(text)
         if text:
             self.stored = record
-        leads = beat.state == "leader"
-        if leads:
+        # Not later than this heartbeat has said.
+        rest_s = min(self._rest_s, self._rest_of(beat))
+        self._rest_s = self._rest_of(beat)
+        if beat.state == "leader":
             self._leadership.renew(beat.epoch, sent_at)
             if beat.known is not None:
                 self.known = beat.known
             self._version = beat.version
-            rest_s = self._leadership.beat_s
         else:
             self._leadership.end()
             # The next leader gets the records anew.
             self._version, self.known = "", {}
-            rest_s = self._follower_beat_s(beat.processes) * random.uniform(0.8, 1.0)  # noqa: S311 - spreads load, guards nothing
+            rest_s *= random.uniform(0.8, 1.0)  # noqa: S311 - spreads load, guards nothing
+            if beat.lease_left_s < self._leadership.lease_s - LATE_BEATS * self._leadership.beat_s:
+                # The leader is late: this process leads as soon as the lease ends.
+                rest_s = min(rest_s, beat.lease_left_s + random.uniform(0.0, SPREAD_S))  # noqa: S311 - as above
         self._next_run_at = sent_at + rest_s
 
-    def _follower_beat_s(self, processes: int) -> float:
-        """Return the seconds between two heartbeats of a process that does not lead: few together notice a dead leader soon."""
-        if self._own.looks:
+    def _rest_of(self, beat: Beat) -> float:
+        """Return the seconds until the next heartbeat: few processes look often for a dead leader, many of them together do."""
+        if beat.state == "leader" or self._own.looks:
             return self._leadership.beat_s
-        return max(2 * self._leadership.beat_s, min(LONGEST_BEAT_S, processes / BEATS_A_SECOND))
-
-    def silence_allowed_s(self) -> float:
-        """Return for how many seconds a process may be silent that lives: until its next heartbeat."""
-        return self._follower_beat_s(len(self.known))
+        return max(FOLLOWER_BEATS * self._leadership.beat_s, min(LONGEST_BEAT_S, beat.processes / BEATS_A_SECOND))
 
     def _send(self, record: str) -> Beat:
         return self._processes.beat(
@@ -148,6 +155,7 @@ class Heartbeat:
             asks=self.asks and self.is_judged,
             lease_s=self._leadership.lease_s,
             version=self._version,
+            next_s=self._rest_s,
         )
 
     def _now_seen(self) -> tuple[int, ...]:
@@ -191,7 +199,7 @@ class Heartbeat:
         self.tell(why)
         self._forget()
         self._leadership.by_all = True
-        self._seen = self._now_seen()
+        self._seen, self._next_run_at = self._now_seen(), math.inf
 
     def cannot_be_judged(self, why: str) -> None:
         """Name no connections until the next one is made, and say so once: they do not tell whether this process lives."""

@@ -78,7 +78,7 @@ class LostProcesses:
     @property
     def next_run_at(self) -> float:
         """When to run next, on `clock`, in seconds."""
-        if not self._heartbeat.is_judged or not self._heartbeat.asks:
+        if self._leadership.by_all or not self._heartbeat.is_judged or not self._heartbeat.asks:
             return math.inf
         # A new leader looks at once.
         return self._next_run_at if self._epoch == self._leadership.epoch else 0.0
@@ -123,40 +123,19 @@ class LostProcesses:
         judged = self._judged_records()
         shortest_s = min((record.grace_s for record in judged.values()), default=math.inf) / LOOKS_IN_GRACE
         interval_s = max(min(LOOK_S, max(shortest_s, LEAST_LOOK_S)), len(judged) / PROCESSES_A_SECOND)
-        generation = self._commands.generation
-        own = set() if self._heartbeat.stored is None else set(self._heartbeat.stored.ids)
-        ids = Counter(number for record in judged.values() for number in record.ids)
-        ids.update(own)
-        if ids.total() > len(ids):
-            self._heartbeat.cannot_be_judged("processes have the same client ids, as behind a proxy that shares connections")
+        absent = self._without_connection(judged)
+        if absent is None:
             return
-        # One id of each process; all of those that may have none.
-        connected = self._connected(own | {record.ids[-1] for record in judged.values()})
-        if connected is not None:
-            doubtful = [record for record in judged.values() if record.ids[-1] not in connected]
-            connected |= self._connected({number for record in doubtful for number in record.ids[:-1]}) or set()
-        if connected is None or self._commands.generation != generation:
+        # Their heartbeats are missing for so long that they have been gone since about then. One more look has to confirm that.
+        since_s = {
+            name: min(self._heartbeat.known[name].overdue_s, judged[name].grace_s - LEAST_LOOK_S) if first else 0.0
+            for name in absent
+        }
+        unchanged = self._unchanged(absent) if absent else absent
+        if unchanged is None:
             return
-        if not connected & own:
-            self._heartbeat.cannot_be_judged("the server does not list the connections of this process, as behind a proxy")
-            return
-        absent = [name for name, record in judged.items() if not connected & set(record.ids)]
-        look_again = False
-        if absent:
-            silent_s = {name: self._heartbeat.known[name].silent_s for name in absent} if first else {}
-            # A write: while the server takes none, no process can come back. And the records as they are now.
-            before = {name: self._heartbeat.known[name].text for name in absent}
-            self._heartbeat.beat()
-            if not self._leadership.leads or self._leadership.epoch != self._epoch:
-                return
-            unchanged = [
-                name for name in absent if name in self._heartbeat.known and self._heartbeat.known[name].text == before[name]
-            ]
-            # The others have told something since: no process has asked for the connections that they name now.
-            look_again, absent = len(unchanged) < len(absent), unchanged
-        else:
-            silent_s = {}
-        self._note_absent(absent, interval_s, {name: self._absent_s(judged[name], silent_s.get(name, 0.0)) for name in absent})
+        self._note_absent(unchanged, interval_s, since_s)
+        look_again = len(unchanged) < len(absent)
         for name, absence in list(self._absences.items()):
             grace_s = judged[name].grace_s
             if absence.seconds >= grace_s:
@@ -165,12 +144,39 @@ class LostProcesses:
                 interval_s = min(interval_s, max(grace_s - absence.seconds, 0.05))
         self._next_run_at = self._looked_at + (LEAST_LOOK_S if look_again else interval_s)
 
-    def _absent_s(self, record: ProcessRecord, silent_s: float) -> float:
-        """Return for how many seconds a process has been away, which a new leader finds without a connection.
+    def _without_connection(self, judged: dict[str, ProcessRecord]) -> list[str] | None:
+        """Return which processes have no connection; None where that cannot be told."""
+        generation = self._commands.generation
+        own = set() if self._heartbeat.stored is None else set(self._heartbeat.stored.ids)
+        ids = Counter(number for record in judged.values() for number in record.ids)
+        ids.update(own)
+        if ids.total() > len(ids):
+            self._heartbeat.cannot_be_judged("processes have the same client ids, as behind a proxy that shares connections")
+            return None
+        # One id of each process; all of those that may have none.
+        connected = self._connected(own | {record.ids[-1] for record in judged.values()})
+        if connected is not None:
+            doubtful = [record for record in judged.values() if record.ids[-1] not in connected]
+            connected |= self._connected({number for record in doubtful for number in record.ids[:-1]}) or set()
+        if connected is None or self._commands.generation != generation:
+            return None
+        if not connected & own:
+            self._heartbeat.cannot_be_judged("the server does not list the connections of this process, as behind a proxy")
+            return None
+        return [name for name, record in judged.items() if not connected & set(record.ids)]
 
-        Its heartbeats are missing for so long that it has been gone since about then. One more look has to confirm that.
+    def _unchanged(self, absent: list[str]) -> list[str] | None:
+        """Return those whose records are as they were; None where this process leads no more.
+
+        A write: while the server takes none, no process can come back. The others have told something since, and nobody has asked
+        for the connections that they name now.
         """
-        return max(0.0, min(silent_s - self._heartbeat.silence_allowed_s(), record.grace_s - LEAST_LOOK_S))
+        before = {name: self._heartbeat.known[name].text for name in absent}
+        self._heartbeat.beat()
+        if not self._leadership.leads or self._leadership.epoch != self._epoch:
+            return None
+        known = self._heartbeat.known
+        return [name for name in absent if name in known and known[name].text == before[name]]
 
     def _judged_records(self) -> dict[str, ProcessRecord]:
         """Return the records of the other processes that can be judged, and see to the others."""

@@ -85,9 +85,9 @@ class OwnProcess:
         return clock.now_s() < self._looks_until
 
     @property
-    def versions(self) -> tuple[int, int]:
-        """Counts of the changes of subscribers, and of what is watched, both of which the record tells of."""
-        return self._positions.version, self._watched.version
+    def versions(self) -> tuple[int, int, int]:
+        """What the record depends on: whether this process consumes elsewhere; changes of subscribers, and of what is watched."""
+        return int(self._consumes_elsewhere()), self._positions.version, self._watched.version
 
     def record(self, run: str, started_at: float) -> ProcessRecord | None:
         """Return the record; None where the process neither consumes nor has messages, nor waits for a lost one.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from amqp.protocol import queue_declare_ok_t
@@ -17,6 +16,7 @@ from celery_redis_plus.broker.arguments.queue_arguments import check_queue_name
 from celery_redis_plus.broker.consumers.settlement import Settlement
 from celery_redis_plus.broker.exchanges.exchange_record import ExchangeRecord
 from celery_redis_plus.connection import forks
+from celery_redis_plus.connection.forks import fork_safe_property
 from celery_redis_plus.errors import ChannelClosed, NotSupported, ServerUnreachable
 from celery_redis_plus.transport.amqp_errors import CONNECTION_ERRORS, amqp_method
 from celery_redis_plus.transport.arguments import browses, consumer_filter, consumer_priority
@@ -68,7 +68,7 @@ class Channel(virtual.Channel):
         self._queues = QueueOperations(session, lambda: self.fanout_consumer, connection.read_broadcasts_again)
         forks.on_fork_in_child(self)
 
-    @cached_property
+    @fork_safe_property
     def Message(self) -> type[DeliveredMessage]:  # noqa: N802 - kombu's name
         """The class of delivered messages."""
         from celery_redis_plus.transport.kombu_message import Message
@@ -81,18 +81,18 @@ class Channel(virtual.Channel):
 
         return QoS(channel)
 
-    @cached_property
+    @fork_safe_property
     def delivery_loop(self) -> DeliveryLoop:
         """What serves the consumers of all channels of the connection."""
         loop: DeliveryLoop = self._transport.delivery_loop
         return loop
 
-    @cached_property
+    @fork_safe_property
     def consumer_session(self) -> ConsumerSession:
         """What the connection consumes with."""
         return self.delivery_loop.server_of(self.session).connection
 
-    @cached_property
+    @fork_safe_property
     def _consumed(self) -> ChannelConsumers:
         from celery_redis_plus.consumer.channel_consumers import ChannelConsumers
         from celery_redis_plus.transport.kombu_message import broadcast_payload, payload_of
@@ -105,12 +105,12 @@ class Channel(virtual.Channel):
         """Whether the channel consumes, or did."""
         return "_consumed" in self.__dict__
 
-    @cached_property
+    @fork_safe_property
     def queue_consumers(self) -> QueueConsumers:
         """The consumers of its queues."""
         return self._consumed.queues
 
-    @cached_property
+    @fork_safe_property
     def fanout_consumer(self) -> FanoutConsumer:
         """Its broadcasts."""
         return self._consumed.fanout

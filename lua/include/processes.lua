@@ -2,7 +2,7 @@
 -- @include text
 
 -- The registry of processes: `processes` is a hash, process -> record, or `lost ` and the record that it had; and the field `version`,
--- which grows with each change. `heartbeats` has the time of each one's last heartbeat. `leader` says who does what any process may do.
+-- which grows with each change. `heartbeats` has the time by which each one's next heartbeat is due. `leader` says who does what any process may do.
 
 -- For how long these keys stay without a heartbeat, and a leader's lease at most.
 local LIFE_MS, LONGEST_LEASE_MS = 86400000, 10000

@@ -99,8 +99,8 @@ class KnownProcess:
 
     #: Its record as it is stored, `LOST` before it while the process is recovered.
     text: str
-    #: Seconds since its last heartbeat, in which the server has heard others.
-    silent_s: float
+    #: By how many seconds its heartbeat is overdue, as of the leader's first heartbeat, in which the server has heard others.
+    overdue_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +114,8 @@ class Beat:
     version: str
     #: How many processes there are.
     processes: int
+    #: Seconds until the leader's lease ends, unless it sends a heartbeat.
+    lease_left_s: float
     #: All of them by name, for a leader; None where they are as before.
     known: dict[str, KnownProcess] | None
 
@@ -175,7 +177,7 @@ class Processes:
         self._keys = keys
         self._limits = (-1 if delivery_limit is None else delivery_limit, dead_letter_max)
 
-    def beat(self, process: str, record: str, *, may_lead: bool, asks: bool, lease_s: float, version: str) -> Beat:
+    def beat(self, process: str, record: str, *, may_lead: bool, asks: bool, lease_s: float, version: str, next_s: float) -> Beat:
         """Tell that a process lives, and make it the leader where none lives.
 
         Args:
@@ -185,6 +187,7 @@ class Processes:
             asks: whether it is permitted to ask for connections: such a one leads rather than another.
             lease_s: for how many seconds it leads then, without another heartbeat.
             version: that of the records that it knows.
+            next_s: its next heartbeat comes within so many seconds.
         """
         reply = self._commands.call(
             script("heartbeat_process"),
@@ -194,14 +197,15 @@ class Processes:
             1 + asks if may_lead else 0,
             int(lease_s * 1000),
             version,
+            int(next_s * 1000),
         )
-        state, epoch, new_version, count, *parts = reply
+        state, epoch, new_version, count, lease_left_ms, *parts = reply
         known = {
-            name.decode(): KnownProcess(text.decode("utf-8", "replace"), silent_ms / 1000)
-            for name, text, silent_ms in zip(parts[::3], parts[1::3], parts[2::3], strict=True)
+            name.decode(): KnownProcess(text.decode("utf-8", "replace"), overdue_ms / 1000)
+            for name, text, overdue_ms in zip(parts[::3], parts[1::3], parts[2::3], strict=True)
         }
         news = known if state == b"leader" and new_version.decode() != version else None
-        return Beat(state.decode(), int(epoch), new_version.decode(), count, news)
+        return Beat(state.decode(), int(epoch), new_version.decode(), count, lease_left_ms / 1000, news)
 
     def all(self) -> list[ProcessRecord]:
         """Return the records of all processes, those included that are put back; one of a later version is left out."""
@@ -237,7 +241,7 @@ class Processes:
         """Replace the record `seen` by another one, '' for none; return False where it is not the stored one any more.
 
         Also where another process leads than the caller, whose `epoch` as a leader it is (None is its own record), or where the
-        process was heard of within `silent_s` seconds.
+        process' heartbeat is not overdue by `silent_s` seconds.
         """
         fence, silent_ms = "" if epoch is None else epoch, int(silent_s * 1000)
         return bool(self._commands.call(script("replace_process"), self._keys.processes, process, seen, record, fence, silent_ms))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from celery_redis_plus.broker.arguments.queue_arguments import check_queue_name
+from celery_redis_plus.connection.forks import fork_safe_property
 from celery_redis_plus.scripts import script
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ class PublishScript:
         #: Returns the script's keys for a queue's name and a producer's id. Raises InvalidQueueName where none can be called so.
         self.keys = lru_cache(maxsize=MAX_ENCODED_QUEUES)(self._keys_of)
 
-    @cached_property
+    @fork_safe_property
     def script(self) -> Script:
         """The script; composed when it is called first."""
         return script(self._name)

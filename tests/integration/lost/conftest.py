@@ -109,6 +109,8 @@ class Process:
         self.watched = ConsumedQueues()
         self.watched.add("q", f"session of {name}.1", None)
         self.unacked_messages = UnackedMessages()
+        #: It consumes in another lane of the broker.
+        self.elsewhere = False
         grace_s = self.options.connection_lost_grace
         own = OwnProcess(
             (self.commands, self.timers),
@@ -117,6 +119,7 @@ class Process:
             SubscriberCursors(300),
             grace_s=grace_s,
             heartbeat_s=5,
+            consumes_elsewhere=lambda: self.elsewhere,
         )
         self.registry = Processes(self.commands, KEYS, delivery_limit=5, dead_letter_max=10)
         self.leadership = Leadership(grace_s)
@@ -132,7 +135,7 @@ class Process:
 
     def beat(self, process, record):
         """Send the heartbeat of another process, which cannot lead."""
-        self.registry.beat(process, record, may_lead=False, asks=False, lease_s=3, version="")
+        self.registry.beat(process, record, may_lead=False, asks=False, lease_s=3, version="", next_s=0)
 
     def claim(self):
         """Have a message."""

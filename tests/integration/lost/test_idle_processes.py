@@ -36,16 +36,20 @@ def test_what_idle_processes_send(count, start, time, redis_client):
 def test_many_processes_send_heartbeats_more_rarely(start, time, redis_client):
     """All of them together often enough to notice soon that there is no leader."""
     leader, follower = start("leader"), start("follower")
+
+    def rest_s():
+        leader.run_now()
+        # Not later than the heartbeat before has said.
+        for _ in range(2):
+            follower.run_now()
+        return follower.heartbeat.next_run_at - clock.now_s()
+
     for number in range(3 * BEATS_A_SECOND):
-        leader.beat(f"p{number}", leader.record(redis_client).encode())
-    follower.run_now()
-    assert 2 < follower.heartbeat.next_run_at - clock.now_s() <= 3.1
-    follower.run_now()
-    for number in range(20 * BEATS_A_SECOND):
         leader.beat(f"p{number}", '{"of": "a later release"}')
-    leader.run_now()
-    follower.run_now()
-    assert 0.7 * LONGEST_BEAT_S < follower.heartbeat.next_run_at - clock.now_s() <= LONGEST_BEAT_S
+    assert 2 < rest_s() <= 3.1
+    for number in range(3 * BEATS_A_SECOND, 20 * BEATS_A_SECOND):
+        leader.beat(f"p{number}", '{"of": "a later release"}')
+    assert 0.7 * LONGEST_BEAT_S < rest_s() <= LONGEST_BEAT_S
 
 
 @pytest.mark.slow

@@ -285,7 +285,7 @@ def test_a_step_of_the_servers_clock_back_keeps_no_leader_for_longer(start, redi
 
 
 def set_silent(client, process, seconds, *, heard=True):
-    """Have the last heartbeat of a process come so long ago, and those of others meanwhile, unless nobody was heard."""
+    """Have the heartbeat of a process be overdue for so long, and those of others not, unless nobody was heard."""
     now_s, _ = client.time()
     client.zadd(KEYS.processes[1], {process: int((now_s - seconds) * 1000)})
     client.hset(KEYS.processes[2], "resumed", int((now_s - 60) * 1000))
@@ -295,7 +295,7 @@ def set_silent(client, process, seconds, *, heard=True):
 
 def test_a_process_that_died_with_the_leader_is_lost_at_the_second_look_of_the_next_one(time, leader, ghost, start, redis_client):
     """Its heartbeats are missing for long, so it has no connection for long."""
-    set_silent(redis_client, "ghost", GRACE_S + 3)
+    set_silent(redis_client, "ghost", GRACE_S)
     end_lease(redis_client)
     second = start("next")
     assert second.leadership.leads
@@ -338,3 +338,51 @@ def test_a_process_that_reports_and_dies_is_looked_for_again_at_once(leader, gho
     time.advance(0.2)
     leader.lost.run()
     assert leader.lost.next_run_at > clock.now_s() + 0.5
+
+
+def test_a_follower_that_finds_the_leader_late_leads_as_soon_as_its_lease_ends(start, time, redis_client):
+    start("leader")
+    follower = start("follower")
+    follower.run_now()
+    assert follower.heartbeat.next_run_at - clock.now_s() > 1.5
+    now_s, microseconds = redis_client.time()
+    redis_client.hset(KEYS.processes[2], "until", int(now_s * 1000 + microseconds / 1000 + 700))
+    follower.run_now()
+    assert 0.5 < follower.heartbeat.next_run_at - clock.now_s() < 0.8 + 0.1
+
+
+def test_a_heartbeat_says_when_the_next_one_comes(start, redis_client):
+    leader, follower = start("leader"), start("follower")
+    for process, beat_s in ((leader, 1), (follower, 2)):
+        process.run_now()
+        process.run_now()
+        now_s, microseconds = redis_client.time()
+        due_s = redis_client.zscore(KEYS.processes[1], process.name) / 1000
+        assert beat_s - 0.5 < due_s - now_s - microseconds / 1e6 <= beat_s
+
+
+def test_a_refused_heartbeat_is_sent_again(start, time, redis_client):
+    leader = start("leader")
+    kept = redis_client.dump(KEYS.processes[2])
+    redis_client.set(KEYS.processes[2], "foreign")
+    leader.run_now()
+    assert "heartbeat" in leader.task.failing
+    redis_client.restore(KEYS.processes[2], 0, kept, replace=True)
+    time.advance(3)
+    assert leader.task.next_run_at <= clock.now_s()
+    leader.task.run()
+    assert leader.task.failing == {}
+    assert leader.leadership.leads
+
+
+def test_a_process_that_begins_to_consume_in_another_lane_sends_heartbeats_here(start, redis_client):
+    """Nobody else may do the maintenance of this lane."""
+    process = start("p")
+    process.watched.remove("q", "session of p.1")
+    process.task.run()
+    assert not redis_client.exists(REGISTRY)
+    process.elsewhere = True
+    assert process.task.next_run_at == 0
+    process.task.run()
+    assert leader_of(redis_client)[0] == b"p"
+    assert process.leadership.leads

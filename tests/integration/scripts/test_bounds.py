@@ -125,7 +125,7 @@ def end_event_log(shop: workshop.Workshop) -> None:
 
 def processes(shop: workshop.Workshop) -> None:
     for number in range(CONSUMERS):
-        shop.run("heartbeat_process", shop.keys.processes, f"p{number}", "record", 2, 5000, "")
+        shop.run("heartbeat_process", shop.keys.processes, f"p{number}", "record", 2, 5000, "", 1000)
 
 
 def track(shop: workshop.Workshop) -> None:
