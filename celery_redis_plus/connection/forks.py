@@ -96,4 +96,9 @@ def _in_child() -> None:
             logger.exception("%r was not told of a fork; this is a defect of celery-redis-plus, please report it", item)
 
 
+#: Held while a thread loads the modules of a first consumer, for some 0.3 s. A fork waits for that: a module that another thread
+#: is importing at a fork can never be imported in the child. Python 3.11 does not renew the locks of modules there.
+loading = threading.RLock()
+
+os.register_at_fork(before=loading.acquire, after_in_parent=loading.release, after_in_child=loading.release)
 os.register_at_fork(after_in_child=_in_child)

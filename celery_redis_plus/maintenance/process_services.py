@@ -9,6 +9,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from celery_redis_plus.connection import forks
 from celery_redis_plus.connection.forks import lock_of
 from celery_redis_plus.maintenance.shared_state import SharedState
 
@@ -67,7 +68,8 @@ def service_of(shared: SharedState) -> MaintenanceService:
     with _services_lock:
         service = shared.service
         if service is None:
-            from celery_redis_plus.maintenance.service import MaintenanceService
+            with forks.loading:
+                from celery_redis_plus.maintenance.service import MaintenanceService
 
             service = shared.service = MaintenanceService(
                 shared.connector, shared.keys, shared.options, shared.lanes,

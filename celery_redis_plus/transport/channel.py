@@ -77,7 +77,8 @@ class Channel(virtual.Channel):
 
     def QoS(self, channel: Channel) -> PrefetchLimit:  # noqa: N802 - kombu's name
         """Return the channel's prefetch limit; kombu calls it once."""
-        from celery_redis_plus.transport.qos import QoS
+        with forks.loading:
+            from celery_redis_plus.transport.qos import QoS
 
         return QoS(channel)
 
@@ -94,8 +95,9 @@ class Channel(virtual.Channel):
 
     @fork_safe_property
     def _consumed(self) -> ChannelConsumers:
-        from celery_redis_plus.consumer.channel_consumers import ChannelConsumers
-        from celery_redis_plus.transport.kombu_message import broadcast_payload, payload_of
+        with forks.loading:
+            from celery_redis_plus.consumer.channel_consumers import ChannelConsumers
+            from celery_redis_plus.transport.kombu_message import broadcast_payload, payload_of
 
         server = self.delivery_loop.server_of(self.session)
         return ChannelConsumers(server, self.qos, decode=payload_of, decode_broadcast=broadcast_payload)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import redis
 from kombu.transport import base, virtual
 
+from celery_redis_plus.connection import forks
 from celery_redis_plus.connection.address import Address, url_options
 from celery_redis_plus.connection.forks import lock_of
 from celery_redis_plus.connection.lanes import lane_of, lane_prefixes
@@ -113,9 +114,10 @@ class Transport(virtual.Transport):
             # Threads may begin to consume at the same moment.
             with self._lock:
                 if self._delivery_loop is None:
-                    from celery_redis_plus.consumer.consumer_session import ConsumerSession
-                    from celery_redis_plus.consumer.delivery_loop import DeliveryLoop
-                    from celery_redis_plus.transport.compat import HUB_READY
+                    with forks.loading:
+                        from celery_redis_plus.consumer.consumer_session import ConsumerSession
+                        from celery_redis_plus.consumer.delivery_loop import DeliveryLoop
+                        from celery_redis_plus.transport.compat import HUB_READY
 
                     self._delivery_loop = DeliveryLoop([ConsumerSession(session) for session in self.sessions], HUB_READY.of)
         return self._delivery_loop

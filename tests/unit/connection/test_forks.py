@@ -11,8 +11,9 @@ import celery_redis_plus
 from celery_redis_plus.connection.forks import fork_safe_property, lock_of, on_fork_in_child
 
 PACKAGE = Path(celery_redis_plus.__file__).parent
-#: They renew theirs in `forked`, with more that belongs to it; `signals` is below `forks`; a demonstration does not fork.
-BY_THEMSELVES = {"connection/persistent_connection.py", "signals.py", "demo/console.py"}
+#: They renew theirs in `forked`, with more that belongs to it; `forks` holds its own at each fork; `signals` is below it; a
+#: demonstration does not fork.
+BY_THEMSELVES = {"connection/forks.py", "connection/persistent_connection.py", "signals.py", "demo/console.py"}
 
 
 class Owner:
