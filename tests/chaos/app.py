@@ -174,10 +174,10 @@ def _lose_the_resolver(until: str) -> None:
 def _stall_maintenance(folder: str) -> None:
     run = TaskRunner.run
 
-    def run_unless_stalled(runner: TaskRunner) -> None:
+    def run_unless_stalled(runner: TaskRunner, *, news: bool = True) -> float:
         while Path(folder, str(os.getpid())).exists():
             time.sleep(0.01)
-        run(runner)
+        return run(runner, news=news)
 
     TaskRunner.run = run_unless_stalled  # type: ignore[method-assign]
 
