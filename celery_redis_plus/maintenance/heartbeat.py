@@ -123,9 +123,9 @@ class Heartbeat:
             beat = self._send(text)
         if text:
             self.stored = record
+        promised_s, self._rest_s = self._rest_s, self._rest_of(beat)
         # Not later than this heartbeat has said.
-        rest_s = min(self._rest_s, self._rest_of(beat))
-        self._rest_s = self._rest_of(beat)
+        rest_s = min(promised_s, self._rest_s)
         if beat.state == "leader":
             self._leadership.renew(beat.epoch, sent_at)
             if beat.known is not None:
