@@ -156,22 +156,15 @@ OF_A_QUEUE = (
     KeyDescription(
         _Q.consumers,
         "zset",
-        "The queue's consumers: id -> until when it counts as alive, ms since the epoch.",
-        "As long as it has members; in a transient queue as long as the queue, in one without a record as long as a consumer.",
+        "The queue's consumers: id -> when it joined, ms since the epoch.",
+        "As long as it has members; in a transient queue as long as the queue, in one without a record for a minute.",
     ),
     KeyDescription(
         _Q.consumer + b"CONSUMER",
         "hash",
         "The record of one consumer.",
-        "Until the consumer leaves or is removed as dead; in a transient queue it has the record's `ttl`.",
+        "Until the consumer leaves, or its process is lost or silent; in a transient queue it has the record's `ttl`.",
         CONSUMER_FIELDS,
-    ),
-    KeyDescription(
-        _Q.probe_of("CONSUMER"),
-        "zset",
-        "Asks a silent consumer whether it is alive: a member `probe`.",
-        "1.2 s, or until it answers.",
-        plain_writers=TAKEN_BY_THREAD,
     ),
     KeyDescription(
         _Q.with_credit,

@@ -75,6 +75,14 @@ _GLOB = re.compile(rb"([*?\[\]\\^])")
 _PARTS = re.compile(rb"([a-z_]+):\{(.*)\}(?::([^{}]*))?", re.DOTALL)
 
 
+def process_keys(prefix: str) -> tuple[bytes, bytes, bytes]:
+    """Return the keys of the registry of processes: their records, when their next heartbeats are due, and which one leads."""
+    processes, heartbeats, leader = (
+        encode_name(f"{prefix}{kind}:{{presence}}") for kind in ("processes", "heartbeats", "leader")
+    )
+    return processes, heartbeats, leader
+
+
 class QueueKeys:
     """The keys of one queue, as bytes."""
 
@@ -98,7 +106,7 @@ class QueueKeys:
         self.message = key("message", ":")
         self.wakeup = key("wakeup")
         self.schedule_wakeup = key("schedule_wakeup")
-        #: Consumers, by the time until which they count as alive without being heard of: the one source of which there are.
+        #: Consumers, by when they joined: the one source of which there are.
         self.consumers = key("consumers")
         #: A prefix: a consumer's record is this and its id.
         self.consumer = key("consumer", ":")
@@ -150,21 +158,20 @@ class QueueKeys:
         self.release = (
             *(self.ready, self.index, self.message, self.wakeup, self.expiry, self.schedule_wakeup, self.meta, self.delayed),
         )
+        _, heartbeats, leader = process_keys(prefix)
+        #: What a script takes that counts consumers: one counts as long as its process lives.
+        self.living = (self.consumers, self.consumer, heartbeats)
         #: What the delete script takes.
         self.delete = (
-            *(self.trash, self.meta, self.wakeup, self.schedule_wakeup, self.consumers, self.expiry),
-            *(self.with_credit, self.consumer, self.ready, self.delayed, self.index, self.dlx_outbox, self.dead),
+            *(self.trash, self.meta, self.wakeup, self.schedule_wakeup, *self.living, self.expiry),
+            *(self.with_credit, self.ready, self.delayed, self.index, self.dlx_outbox, self.dead),
         )
         #: What the scripts take that deal with consumers; `lua/include/consumers.lua` has the same order.
-        self.consumer_keys = (*self.state_keys, self.consumers, self.consumer, self.with_credit)
+        self.consumer_keys = (*self.state_keys, self.consumers, self.consumer, self.with_credit, heartbeats, leader)
 
     def wakeup_of(self, own: str) -> bytes:
         """Return the wake-up key of some of the queue's consumers: of a priority, or of one consumer; of all for ''."""
         return self.wakeup + b":" + own.encode() if own else self.wakeup
-
-    def probe_of(self, consumer: str) -> bytes:
-        """Return the key by which a consumer's process is asked whether it is alive."""
-        return self.consumer + consumer.encode() + b":probe"
 
     def trash_set(self, number: bytes) -> bytes:
         """Return one of the sets that `trash` lists."""
@@ -275,11 +282,7 @@ class Keys:
         self.always_swept = self._key("always_swept")
         self.sweep_wakeup = self._key("sweep_wakeup")
         #: Which connections each consuming process has, when each was heard of last, and which one leads.
-        self.processes = (
-            self._key("processes:{presence}"),
-            self._key("heartbeats:{presence}"),
-            self._key("leader:{presence}"),
-        )
+        self.processes = process_keys(prefix)
         self.exchanges = self._key("exchanges")
         #: A zset: tracked deliveries that are not resolved -> when they should be.
         self.tracks = self._key("tracks")

@@ -73,9 +73,9 @@ class Options:
     """Which priority is delivered first: `high-first` (255 first, the direction of RabbitMQ) or `low-first` (0 first, the
     direction of kombu's own Redis transport)."""
     consumer_heartbeat_timeout: float = option(_SECONDS, 60, unit="s")
-    """A consumer without a heartbeat for this time counts as dead and leaves the lists of its queues. Its privileges pass on: the
-    turn as single active consumer, a higher priority, exclusive use. A live consumer sends a heartbeat every third of this
-    time."""
+    """The time for which a consumer's process may send no heartbeat, though it may be connected: it is frozen, or cut off. Then
+    the consumer counts as dead and leaves the lists of its queues. Its privileges pass on: the turn as single active consumer, a
+    higher priority, exclusive use. A process whose connections have ended is lost after `connection_lost_grace`."""
     consumer_priority: int = option(whole_number(-1_000_000, 1_000_000), 0)
     """The priority of this connection's consumers, unless a queue's consumer arguments have `x-priority`. Consumers of a higher
     priority get every message while they have credit. `celery worker --consumer-priority` sets it for one worker."""

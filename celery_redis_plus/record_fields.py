@@ -153,21 +153,20 @@ QUEUE_FIELDS = {
 
 #: Fields of `consumer:{Q}:CONSUMER`.
 CONSUMER_FIELDS = {
-    "since": "When it was registered, ms since the epoch.",
-    "heard": "Its last heartbeat, ms since the epoch.",
+    "heard": "When its process told last of its state, ms since the epoch.",
     "priority": "`x-priority`.",
     "tag": "Its consumer tag.",
     "process": "Its process, as the registry of processes names it.",
     "host": "Name of its host.",
     "pid": "Its process id.",
     "state": "`with_credit`, `notified` or `not interested`, as the consumer last reported.",
-    "probed": "1 while the server waits for its answer to a probe.",
+    "timeout": "For how long its process may be silent before it is dead, ms.",
 }
 
 #: Fields of `leader:{presence}`.
 LEADER_FIELDS = {
     "process": "The leader, as the registry of processes names it.",
-    "epoch": "How often another process has become the leader: what an earlier one still does is refused.",
+    "epoch": "Grows by 1 when another process becomes the leader: what an earlier one still does is refused.",
     "until": "End of its lease, ms since the epoch: the next heartbeat of another process behind it makes that one the leader.",
     "asks": "2 where the leader may ask the server for connections, else 1.",
     "heard": "The last heartbeat of any process, ms since the epoch.",

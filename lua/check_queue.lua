@@ -1,18 +1,21 @@
 #!lua flags=allow-oom
 -- Holds one queue's own keys against the rules: they expire only with a transient queue, and ready messages are noticed.
 -- KEYS  1 meta (hash)  2 wakeup (zset)  3 schedule_wakeup (zset)  4 queue (zset)  5 consumers (zset)  6.. delayed (zset),
---       messages_index (zset), expiry (zset), dlx_outbox (zset), dead (zset), trash (zset)
+--       messages_index (zset), expiry (zset), dlx_outbox (zset), dead (zset), trash (zset), at last consumer (prefix of a hash) and
+--       heartbeats (zset)
 -- ARGV  1 repair (0/1)  2 time without a sweep after which no process can be sweeping a queue with messages (ms)
 -- Returns per violation: number of the key, rule, what was found; nothing of a queue without a record.
--- Bound: the keys that are given, and a few entries of each.
+-- Bound: the keys that are given, a few entries of each, and two looks at each of the queue's consumers.
 -- @include now
 -- @include tag
+-- @include living
 local repair = ARGV[1] == '1'
 local record = redis.call('HMGET', KEYS[1], 'id', 'expires', 'swept', 'paused', 'ttl')
 -- The record of a transient queue that an older release has declared has its time only in `ttl`.
 local expires, swept, paused = record[2] or record[5], record[3], record[4]
 if not record[1] then return {} end
 local found = {}
+local OWN = #KEYS - 2
 
 local function report(key, rule, what)
   found[#found + 1] = key
@@ -20,12 +23,12 @@ local function report(key, rule, what)
   found[#found + 1] = what
 end
 
-for i = 1, #KEYS do
+for i = 1, OWN do
   local kind = redis.call('TYPE', KEYS[i]).ok
   if kind ~= 'none' and kind ~= (i == 1 and 'hash' or 'zset') then report(i, 'wrong-type', 'a ' .. kind) end
 end
 if #found > 0 then return found end
-for i = 1, #KEYS do
+for i = 1, OWN do
   local left = redis.call('PTTL', KEYS[i])
   -- The list of consumers expires by itself in any queue.
   if left >= 0 and not expires and i ~= 5 then
@@ -42,7 +45,7 @@ local patience = tonumber(ARGV[2])
 local first = redis.call('ZRANGE', KEYS[4], 0, 0, 'WITHSCORES')
 -- An empty queue is not swept. One with a message that is so old was not empty, wherever the message was.
 if not paused and first[2] and now - first[2] % PRIORITY_BAND > patience and now - (swept or 0) > patience
-  and redis.call('EXISTS', KEYS[2]) == 0 and redis.call('ZCOUNT', KEYS[5], text(now), '+inf') > 0 then
+  and redis.call('EXISTS', KEYS[2]) == 0 and count_living(KEYS[5], KEYS[OWN + 1], KEYS[OWN + 2]) > 0 then
   report(2, 'no-wakeup', 'ready messages and live consumers, but no wakeup, and no sweep that would notify one')
   if repair then
     redis.call('ZADD', KEYS[2], 0, 'work')

@@ -3,6 +3,7 @@
 -- KEYS  1 queue (zset)  2 delayed (zset)  3 messages_index (zset)  4 message (prefix of a hash)  5 wakeup (zset)  6 meta (hash)
 --       7 schedule_wakeup (zset)  8 expiry (zset)  9 dlx_outbox (zset)  10 dead (zset)  11 trash (zset, read)
 --       12 consumers (zset)  13 consumer (prefix of a hash)  14 with_credit (zset)
+--       15 heartbeats (zset, read)  16 leader (hash, read)
 -- ARGV  1 how many messages at most  2 visibility timeout (ms)  3 holder  4 bytes of payload at most
 --       5 consumer ('' = one that gets messages one at a time)  6 credit that it has in all  7 `activations` in the
 --       last reply to it ('' = none)  8 delivery limit of queues without their own (-1 = none)  9 how many dead letters the queue
@@ -18,7 +19,7 @@
 --   unknown (it is not on the list and has to join again); locked (the queue belongs to another connection: the consumer is off
 --   the list); unfiltered (the consumer has a filter, and the queue was declared anew without `x-filtered`: it is off the list)
 -- Bound: 500 ready messages that are taken or passed, of a filtered queue 100 that are looked at; in a takeover 500 claimed ones
---       instead. Besides 500 consumers that may be dead, and, where the active one is gone, all of the queue's.
+--       instead. Where the active one is gone, also a look at each of the queue's consumers.
 -- @include place
 -- @include consumers
 -- @include return_to_queue
@@ -30,7 +31,6 @@ local count, me, credit = math.min(tonumber(ARGV[1]), MOST_LOOKED_AT), ARGV[5], 
 visibility, holder, bytes, worker = ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[10]
 now = now_ms()
 deadline = text(now + visibility)
-remove_expired(keys, now, me)
 local function read_record()
   return redis.call('HMGET', keys.meta, 'restricted', 'paused', 'paused_until', 'sac', 'active', 'takeover', 'activations',
     'max_unacked', 'rate', 'burst', 'tokens', 'tokens_at', 'pacer', 'pacer_until', 'prioritised', 'exclusive', 'owner', 'paused_at',
@@ -38,6 +38,11 @@ local function read_record()
 end
 local record = read_record()
 if not is_consistent(keys, { record[4], record[5], record[16] }) then
+  update_consumers(keys)
+  record = read_record()
+end
+local in_the_way = record[16] or (record[4] and record[5]) or me
+if in_the_way ~= me and remove_dead(keys, now, { in_the_way }) then
   update_consumers(keys)
   record = read_record()
 end

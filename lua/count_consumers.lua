@@ -1,9 +1,8 @@
 #!lua flags=no-writes
--- Counts a queue's live consumers: the list also has those that are overdue and not missed yet.
--- KEYS  1 consumers (zset)
+-- Counts a queue's live consumers: the list also has those whose processes are silent, and not missed yet.
+-- KEYS  1 consumers (zset)  2 consumer (prefix of a hash)  3 heartbeats (zset)
 -- ARGV  none
 -- Returns how many there are.
--- Bound: a fixed number of commands.
--- @include now
--- @include text
-return redis.call('ZCOUNT', KEYS[1], '(' .. text(now_ms()), '+inf')
+-- Bound: two looks at each of the queue's consumers.
+-- @include living
+return count_living(KEYS[1], KEYS[2], KEYS[3])

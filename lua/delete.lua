@@ -1,32 +1,32 @@
 #!lua flags=allow-oom
 -- Deletes a queue: its record at once, its messages into the trash, which the caller then empties. Or, with ARGV 5, lets the record
 -- expire so soon, unless the queue is used again.
--- KEYS  1 trash (zset)  2 meta (hash)  3 wakeup (zset)  4 schedule_wakeup (zset)  5 consumers (zset)  6 expiry (zset)
---       7 with_credit (zset)  8 consumer (prefix of a hash)  9 queue (zset)  10.. delayed (zset), messages_index (zset),
---       dlx_outbox (zset), dead (zset)
+-- KEYS  1 trash (zset)  2 meta (hash)  3 wakeup (zset)  4 schedule_wakeup (zset)  5 consumers (zset)  6 consumer (prefix of a hash)
+--       7 heartbeats (zset, read)  8 expiry (zset)  9 with_credit (zset)  10 queue (zset)  11.. delayed (zset),
+--       messages_index (zset), dlx_outbox (zset), dead (zset)
 -- ARGV  1 only if unused (0/1)  2 only if no message is ready or delayed (0/1)  3 only if it has no record any more (0/1)  4 only if its record has this id
 --       ('' = whatever it has)  [5 for how long the record stays (ms)]
 -- Returns { 1, ready messages that went with it, was it transient (0/1), record of its events or '' }; { 0, 0, 0, '' } where a
 -- condition forbids it.
 -- Bound: a few looks at each of the queue's consumers; a RENAME costs the same however many messages there are.
--- @include now
+-- @include living
 -- @include to_trash
 if ARGV[3] == '1' and redis.call('HEXISTS', KEYS[2], 'id') == 1 then return { 0, 0, 0, '' } end
 if ARGV[4] ~= '' and redis.call('HGET', KEYS[2], 'id') ~= ARGV[4] then return { 0, 0, 0, '' } end
-if ARGV[1] == '1' and redis.call('ZCOUNT', KEYS[5], now_ms(), '+inf') > 0 then return { 0, 0, 0, '' } end
-local ready = redis.call('ZCARD', KEYS[9])
-if ARGV[2] == '1' and (ready > 0 or redis.call('EXISTS', KEYS[10]) == 1) then return { 0, 0, 0, '' } end
+if ARGV[1] == '1' and count_living(KEYS[5], KEYS[6], KEYS[7]) > 0 then return { 0, 0, 0, '' } end
+local ready = redis.call('ZCARD', KEYS[10])
+if ARGV[2] == '1' and (ready > 0 or redis.call('EXISTS', KEYS[11]) == 1) then return { 0, 0, 0, '' } end
 if ARGV[5] then
   redis.call('PEXPIRE', KEYS[2], ARGV[5], 'LT')
   return { 0, 0, 0, '' }
 end
 local transient = redis.call('HEXISTS', KEYS[2], 'ttl')
 local event_log = redis.call('HGET', KEYS[2], 'event_log') or ''
-to_trash(KEYS[1], { unpack(KEYS, 9) })
+to_trash(KEYS[1], { unpack(KEYS, 10) })
 -- Their processes list those that live again.
 for _, id in ipairs(redis.call('ZRANGE', KEYS[5], 0, -1)) do
-  local record, wakeup = KEYS[8] .. id, KEYS[3] .. ':'
-  redis.call('DEL', wakeup .. (redis.call('HGET', record, 'priority') or '0'), wakeup .. id, record .. ':probe', record)
+  local record, wakeup = KEYS[6] .. id, KEYS[3] .. ':'
+  redis.call('DEL', wakeup .. (redis.call('HGET', record, 'priority') or '0'), wakeup .. id, record)
 end
-redis.call('UNLINK', redis.call('HGET', KEYS[2], 'wakeup') or KEYS[3], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7])
+redis.call('UNLINK', redis.call('HGET', KEYS[2], 'wakeup') or KEYS[3], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[8], KEYS[9])
 return { 1, ready, transient, event_log }

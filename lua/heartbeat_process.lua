@@ -6,8 +6,11 @@
 -- Returns { state, epoch, version, how many processes there are, ms until the leader's lease ends, process, record, by how many ms its
 -- heartbeat is overdue, ... }. States: leader; follower; unknown (its record is gone: it has to send it). The processes only to a
 -- leader that knows another version.
--- Bound: a fixed number of commands; where the records have changed, two looks at each process.
+-- Bound: a fixed number of commands, after a step of the clock back 100 processes; where the records have changed, two looks at each process.
 -- @include processes
+-- A heartbeat is promised for less than this (ms); and how many later ones a call looks at.
+local LONGEST_REST_MS, MOST_EARLY = 60000, 100
+
 local now = now_ms()
 local me, record, may_lead, lease = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 if record == '' then
@@ -20,7 +23,9 @@ end
 redis.call('ZADD', KEYS[2], text(now + ARGV[6]), me)
 
 local leader = redis.call('HMGET', KEYS[3], 'process', 'epoch', 'until', 'asks', 'heard', 'resumed')
-local heard, leased_until, epoch = tonumber(leader[5]), tonumber(leader[3]) or 0, tonumber(leader[2]) or 0
+local heard, leased_until, epoch = tonumber(leader[5]), tonumber(leader[3]) or 0, tonumber(leader[2])
+-- Ahead of what a flushed database gave.
+epoch = epoch or math.floor(now / 1000)
 -- Nobody was heard for a lease: the server stood still or took no writes, its clock stepped, or nobody was left. Silence counts from now.
 local resumed = tonumber(leader[6]) or now
 if not heard or heard > now or now - heard > lease then resumed = now end
@@ -37,6 +42,12 @@ if leads then
 end
 -- What the last process has left, where that was killed, does not stay for ever.
 for _, key in ipairs(KEYS) do redis.call('PEXPIRE', key, LIFE_MS) end
+if leads then
+  -- The clock went back: the dead do not live until it has caught up.
+  for _, process in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], text(now + LONGEST_REST_MS), '+inf', 'LIMIT', 0, MOST_EARLY)) do
+    redis.call('ZADD', KEYS[2], text(now), process)
+  end
+end
 
 local version = redis.call('HGET', KEYS[1], 'version') or ''
 -- The hash has the field `version` besides.

@@ -3,6 +3,7 @@
 -- KEYS  1 queue (zset, read)  2 delayed (zset, read)  3 messages_index (zset, read)  4 message (prefix of a hash, read)
 --       5 wakeup (zset)  6 meta (hash)  7 schedule_wakeup (zset, read)  8 expiry (zset, read)  9 dlx_outbox (zset, read)
 --       10 dead (zset, read)  11 trash (zset, read)  12 consumers (zset)  13 consumer (prefix of a hash)  14 with_credit (zset)
+--       15 heartbeats (zset, read)  16 leader (hash, read)
 -- ARGV  1 reason ('' = resume)  2 for how long (ms, 0 = for good)
 -- Returns 1; 0 where the queue has no record, or was not paused and shall go on.
 -- Bound: a fixed number of commands.

@@ -1,13 +1,14 @@
 #!lua flags=no-writes
 -- Reads what an operator sees of a queue, at one moment. It takes up to 256 steps, one for each priority that is in the queue.
 -- KEYS  1 meta (hash)  2 queue (zset)  3 delayed (zset)  4 messages_index (zset)  5 message (prefix of a hash)  6 dlx_outbox (zset)
---       7 dead (zset)  8 consumers (zset)
+--       7 dead (zset)  8 consumers (zset)  9 consumer (prefix of a hash)  10 heartbeats (zset)
 -- ARGV  none
 -- Returns { id, ready, delayed, unacked, dead, live consumers, ms since the oldest ready message became ready, reason of the pause,
 -- its end (ms, '0' = none), published, delivered }, texts '' for what there is not; an id of '' means that there is no such queue. Of
 -- a queue whose messages age, the oldest is the one that is next.
--- Bound: 256 steps, one for each priority.
+-- Bound: 256 steps, one for each priority, and two looks at each of the queue's consumers.
 -- @include now
+-- @include living
 -- @include ageing
 local now = now_ms()
 local meta = redis.call('HMGET', KEYS[1], 'id', 'ageing', 'paused', 'paused_until', 'published', 'delivered')
@@ -28,6 +29,6 @@ end
 local ended = meta[4] and meta[4] ~= '0' and tonumber(meta[4]) <= now
 return {
   meta[1] or '', redis.call('ZCARD', KEYS[2]), redis.call('ZCARD', KEYS[3]), redis.call('ZCARD', KEYS[4]),
-  redis.call('ZCARD', KEYS[6]) + redis.call('ZCARD', KEYS[7]), redis.call('ZCOUNT', KEYS[8], '(' .. text(now), '+inf'),
+  redis.call('ZCARD', KEYS[6]) + redis.call('ZCARD', KEYS[7]), count_living(KEYS[8], KEYS[9], KEYS[10]),
   oldest and text(now - oldest) or '', not ended and meta[3] or '', meta[4] or '0', meta[5] or '0', meta[6] or '0',
 }

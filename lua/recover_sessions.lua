@@ -1,21 +1,20 @@
 #!lua flags=allow-oom
--- Puts back what the sessions of a lost process have of one queue, as after the visibility timeout, and takes their consumers off the
--- list. A page by deadline: the process sends no heartbeats that would move its messages to another page.
+-- Puts back what the sessions of a lost process have of one queue, as after the visibility timeout. A page by deadline: the process sends
+-- no heartbeats that would move its messages to another page.
 -- KEYS  1 queue (zset)  2 delayed (zset)  3 messages_index (zset)  4 message (prefix of a hash)  5 wakeup (zset)  6 meta (hash)
 --       7 schedule_wakeup (zset)  8 expiry (zset)  9 dlx_outbox (zset)  10 dead (zset)  11 trash (zset, read)
---       12 consumers (zset)  13 consumer (prefix of a hash)  14 with_credit (zset)
 -- ARGV  1 place behind which the page begins, as include/place.lua has it ('' first)  2 entries a page  3 delivery limit of queues
 --       without their own (-1 = none)  4 how many dead letters a queue keeps, then the sessions
--- Returns { how many messages were put back or died, how many of them died, consumers removed, ARGV 1 of the next page ('' = done),
--- owner of the queue where that is one of the sessions, else '', death, ... }: the deaths as return_to_queue.lua has them.
--- Bound: the claimed messages of one page, 500 dead letters that go for these, and, with the last page, the queue's consumers.
+-- Returns { how many messages were put back or died, how many of them died, ARGV 1 of the next page ('' = done), death, ... }: the deaths
+-- as return_to_queue.lua has them.
+-- Bound: the claimed messages of one page, and 500 dead letters that go for these.
 -- @include now
 -- @include place
--- @include consumers
+-- @include state_keys
 -- @include return_to_queue
 -- @include damaged_message
 -- @include notify
-local keys = consumer_keys(0)
+local keys = state_keys(0)
 local now = now_ms()
 local lost = {}
 for i = 5, #ARGV do lost[ARGV[i]] = true end
@@ -37,19 +36,7 @@ for i = 1, #page, 2 do
   end
 end
 if died > 0 then pcall(trim_dead, keys, tonumber(ARGV[4]), 0) end
-local removed = 0
-if reached == '' then
-  -- The messages are back: the next active consumer begins with them.
-  for _, id in ipairs(redis.call('ZRANGE', keys.consumers, 0, -1)) do
-    if lost[string.match(id, '^[^.]*')] then
-      remove_consumer(keys, id)
-      removed = removed + 1
-    end
-  end
-  if removed > 0 then update_consumers(keys) end
-end
 if back > died then notify(keys.wakeup, keys.meta) end
-local owner = redis.call('HGET', keys.meta, 'owner')
-local reply = { back, died, removed, reached, owner and lost[string.match(owner, '^%S+')] and owner or '' }
+local reply = { back, died, reached }
 for _, part in ipairs(deaths) do reply[#reply + 1] = part end
 return reply

@@ -3,35 +3,32 @@
 -- KEYS  1 queue (zset, read)  2 delayed (zset, read)  3 messages_index (zset, read)  4 message (prefix of a hash, read)
 --       5 wakeup (zset)  6 meta (hash)  7 schedule_wakeup (zset, read)  8 expiry (zset, read)  9 dlx_outbox (zset, read)
 --       10 dead (zset, read)  11 trash (zset, read)  12 consumers (zset)  13 consumer (prefix of a hash)  14 with_credit (zset)
--- ARGV  1 consumer  2 for how long it counts as alive without being heard of (ms)  3 priority  4 wants the queue alone (0/1)
---       then the fields of its record: name, value
+--       15 heartbeats (zset, read)  16 leader (hash, read)
+-- ARGV  1 consumer  2 priority  3 wants the queue alone (0/1), then the fields of its record: name, value
 -- Returns { 'plain' }, or { 'restricted' } where the queue has rules for its consumers. Where no consumer is listed: { 'locked' }, the
 -- queue belongs to another connection; { 'exclusive', process }, a consumer of that process has the queue alone; { 'in use', process,
--- ... }, it cannot be had alone; { 'probing' }, those in the way may be dead: ask again soon.
--- Bound: 500 consumers that may be dead, and 100 in the way. Where one has a priority, or is to become the active one, also a few looks
---       at each of the queue's consumers.
+-- ... }, it cannot be had alone.
+-- Bound: 13 consumers that may be dead, and 100 in the way. Where one has a priority, or is to become the active one, also a look at each of the queue's
+--       consumers.
 -- @include now
 -- @include consumers
 local keys = consumer_keys(0)
 local now = now_ms()
 local me = ARGV[1]
-rebase_deadlines(keys, now, tonumber(ARGV[2]))
-remove_expired(keys, now, me)
+remove_some_dead(keys, now, me)
 local record = redis.call('HMGET', keys.meta, 'id', 'exclusive', 'owner')
 -- A consumer's name is its session's, a dot, and a number.
 if record[3] and string.match(record[3], '^%S+') ~= string.match(me, '^[^.]*') then return { 'locked' } end
 
 local MOST_ASKED = 100
 
--- Names the processes of those consumers in the way that have not been probed.
-local function refusal(ids, reason)
-  local answer, named = { 'probing' }, {}
+-- Names the processes of those consumers in the way.
+local function refusal(reason, ids)
+  local answer, named = { reason }, {}
   for _, id in ipairs(ids) do
-    local fields = redis.call('HMGET', keys.consumer .. id, 'probed', 'process')
-    if id ~= me and not fields[1] then
-      answer[1] = reason
-      local process = fields[2] or ''
-      if not named[process] then answer[#answer + 1] = process end
+    local process = redis.call('HGET', keys.consumer .. id, 'process') or ''
+    if id ~= me and not named[process] then
+      answer[#answer + 1] = process
       named[process] = true
     end
   end
@@ -39,18 +36,18 @@ local function refusal(ids, reason)
 end
 
 if record[2] and record[2] ~= me and redis.call('ZSCORE', keys.consumers, record[2]) then
-  return refusal({ record[2] }, 'exclusive')
+  return refusal('exclusive', { record[2] })
 end
-if ARGV[4] == '1' then
+if ARGV[3] == '1' then
   local others = redis.call('ZRANGE', keys.consumers, 0, MOST_ASKED)
-  if others[2] or (others[1] and others[1] ~= me) then return refusal(others, 'in use') end
+  if others[2] or (others[1] and others[1] ~= me) then return refusal('in use', others) end
 end
-redis.call('HSETNX', keys.consumer .. me, 'since', text(now))
-redis.call('HSET', keys.consumer .. me, 'heard', text(now), 'priority', ARGV[3], unpack(ARGV, 5))
-touch_consumer(keys, me, tonumber(ARGV[2]), now)
+redis.call('ZADD', keys.consumers, 'NX', text(now), me)
+redis.call('HSET', keys.consumer .. me, 'heard', text(now), 'priority', ARGV[2], unpack(ARGV, 4))
+keep_listed(keys, me)
 -- A queue without a record gets none from its consumers.
 if not record[1] then return { 'plain' } end
-if ARGV[4] == '1' then redis.call('HSET', keys.meta, 'exclusive', me) end
-if redis.call('HEXISTS', keys.meta, 'prioritised') == 1 then redis.call('ZADD', keys.with_credit, ARGV[3], me) end
-update_consumers(keys, ARGV[3])
+if ARGV[3] == '1' then redis.call('HSET', keys.meta, 'exclusive', me) end
+if redis.call('HEXISTS', keys.meta, 'prioritised') == 1 then redis.call('ZADD', keys.with_credit, ARGV[2], me) end
+update_consumers(keys, ARGV[2])
 return { redis.call('HEXISTS', keys.meta, 'restricted') == 1 and 'restricted' or 'plain' }

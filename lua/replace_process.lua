@@ -11,9 +11,10 @@ local leader = redis.call('HMGET', KEYS[3], 'process', 'epoch')
 if ARGV[4] ~= '' and leader[2] ~= ARGV[4] then return 0 end
 local silent = tonumber(ARGV[5])
 if silent > 0 and now_ms() - (tonumber(redis.call('ZSCORE', KEYS[2], ARGV[1])) or 0) < silent then return 0 end
+-- Its consumers count no more.
+redis.call('ZREM', KEYS[2], ARGV[1])
 if ARGV[3] == '' then
   redis.call('HDEL', KEYS[1], ARGV[1])
-  redis.call('ZREM', KEYS[2], ARGV[1])
 else
   redis.call('HSET', KEYS[1], ARGV[1], ARGV[3])
 end

@@ -136,7 +136,7 @@ class BrokerAdmin:
         #: As other lanes see it.
         self.lane = Lane(commands, self._keys, self._queues, self._bindings)
         self._pausing = Pausing(commands, self._keys)
-        self._consumers = Consumers(commands, self._keys, timeout_s=options.consumer_heartbeat_timeout)
+        self._consumers = Consumers(commands, self._keys)
         self._failures = KeyFailures(logger, UNREADABLE)
         self._exchange_failures = KeyFailures(logger, UNREADABLE, kind="exchange")
 

@@ -204,7 +204,7 @@ class ChannelConsumers:
         except RedisError:
             if not connection.session.broken:
                 del self.queues.consumers[queue]
-                service.consumer_heartbeats.deregister(queue, consumer.id)
+                service.consumer_lists.deregister(queue, consumer.id)
                 service.wake()
             raise
         del self.queues.consumers[queue]
@@ -367,7 +367,7 @@ class ChannelConsumers:
             service.unacked_messages.abandon(session, queues, delivered)
         # After it: a single active consumer leaves when the messages are back.
         for queue, consumer in consumers.items():
-            service.consumer_heartbeats.deregister(queue, consumer.id)
+            service.consumer_lists.deregister(queue, consumer.id)
         service.wake()
 
     def clear(self) -> None:

@@ -82,7 +82,7 @@ class ConsumerSession:
 
     def _make_claims(self) -> None:
         options, service = self.options, self.service
-        self.consumers = Consumers(self.commands, self.keys, timeout_s=options.consumer_heartbeat_timeout, process=service.name)
+        self.consumers = Consumers(self.commands, self.keys, process=service.name, timeout_s=options.consumer_heartbeat_timeout)
         self._numbers = itertools.count(1)
         self.acknowledger = Acknowledger(
             self.commands,

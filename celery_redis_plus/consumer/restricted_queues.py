@@ -82,6 +82,7 @@ class RestrictedQueues:
         queues: Queues,
         *,
         on_paused: Callable[[], None],
+        on_standby: Callable[[], None],
         consumer_timeout_s: float,
     ) -> None:
         """Know of no rules yet.
@@ -91,12 +92,14 @@ class RestrictedQueues:
             consumers: the lists of consumers on the server.
             queues: tells how a queue was declared.
             on_paused: called when a queue is found to be paused.
+            on_standby: called when one message was asked for, and a consumer has the queue alone: it may have died.
             consumer_timeout_s: `consumer_heartbeat_timeout`, in seconds.
         """
         self._claim_commands = claim_commands
         self._consumers = consumers
         self._queues = queues
         self._on_paused = on_paused
+        self._on_standby = on_standby
         self._consumer_timeout_s = consumer_timeout_s
         #: Queues that had rules when they were last asked: a claim from each of them is a call of its own.
         self.names: set[str] = set()
@@ -291,6 +294,7 @@ class RestrictedQueues:
         if reply.state is State.LOCKED:
             raise ResourceLocked(f"queue {queue!r} belongs to another connection, which declared it with exclusive=True")
         if reply.state is State.STANDBY:
+            self._on_standby()
             declared = self._queues.arguments(queue)
             if declared is not None and declared.single_active:
                 raise ResourceLocked(f"queue {queue!r} has a single active consumer: consume it instead of getting one message")

@@ -50,7 +50,8 @@ class ServerConsumer:
         self.browsers: deque[QueueBrowser] = deque()
         self.restricted_queues = RestrictedQueues(
             connection.claim_commands, connection.consumers, connection.queues,
-            on_paused=self._queue_is_paused, consumer_timeout_s=connection.options.consumer_heartbeat_timeout,
+            on_paused=self._queue_is_paused, on_standby=self._look_for_lost,
+            consumer_timeout_s=connection.options.consumer_heartbeat_timeout,
         )  # fmt: skip
         self.fetcher = Fetcher(connection, self.restricted_queues, self.consumers, hub)
         #: How many messages were delivered.
@@ -66,8 +67,11 @@ class ServerConsumer:
     def _queue_is_paused(self) -> None:
         # The maintenance task logs it.
         service = self.connection.service
-        service.consumer_heartbeats.run_soon()
+        service.consumer_lists.run_soon()
         service.wake()
+
+    def _look_for_lost(self) -> None:
+        self.connection.service.look_for_lost_processes()
 
     def consumes(self, queue: str) -> bool:
         """Return whether any of the consumers consumes `queue`."""

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from celery_redis_plus.broker.consumers.unacked import UnackedMessages
     from celery_redis_plus.broker.fanout.subscriber_cursor import SubscriberCursors
     from celery_redis_plus.maintenance.consumed_queues import ConsumedQueues
-    from celery_redis_plus.maintenance.consumer_heartbeats import ConsumerHeartbeats
+    from celery_redis_plus.maintenance.consumer_lists import ConsumerLists
 
 #: Most sessions that wait: a process that consumes nothing has no thread that takes them, and nothing to release.
 MAX_WAITING_SESSIONS = 10_000
@@ -27,7 +27,7 @@ class DroppedSessions:
         unacked_messages: UnackedMessages,
         watched: ConsumedQueues,
         positions: SubscriberCursors,
-        consumer_heartbeats: ConsumerHeartbeats,
+        consumer_lists: ConsumerLists,
         *,
         wake: Callable[[], None],
     ) -> None:
@@ -35,7 +35,7 @@ class DroppedSessions:
         self._unacked_messages = unacked_messages
         self._watched = watched
         self._positions = positions
-        self._consumer_heartbeats = consumer_heartbeats
+        self._consumer_lists = consumer_lists
         self._wake = wake
         self._sessions: deque[str] = deque(maxlen=MAX_WAITING_SESSIONS)
 
@@ -62,7 +62,7 @@ class DroppedSessions:
                     queues.add(queue.name)
                     self._watched.remove(queue.name, user)
                     if user != session:
-                        self._consumer_heartbeats.deregister(queue.name, user)
+                        self._consumer_lists.deregister(queue.name, user)
         for position in self._positions.all():
             if position.owner is None and not position.orphaned_at:
                 position.orphan()

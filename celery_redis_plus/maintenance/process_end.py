@@ -93,7 +93,7 @@ class ProcessEnd:
             # A claim may be under way whose reply is not read any more.
             self._unacked_messages.abandon(session, queues)
         ReconnectRecovery(commands, self._keys, self._unacked_messages, acknowledger).run()
-        consumers = Consumers(commands, self._keys, timeout_s=options.consumer_heartbeat_timeout)
+        consumers = Consumers(commands, self._keys)
         for queue in watched:
             for consumer in queue.consumers:
                 consumers.leave(queue.name, consumer.id)

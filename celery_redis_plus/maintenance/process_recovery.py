@@ -81,7 +81,7 @@ class ProcessRecovery:
                 self._suspect_page(lost)
                 continue
             if lost.queues:
-                self._recover_page(lost)
+                self._recover_in_queue(lost)
                 continue
             self._remove(lost.name, lost.text)
             self._lost.pop(0)
@@ -98,10 +98,16 @@ class ProcessRecovery:
             lost.exchanges.pop(0)
             lost.page = FIRST_PAGE
 
-    def _recover_page(self, lost: _Lost) -> None:
+    def _recover_in_queue(self, lost: _Lost) -> None:
         queue = lost.queues[0]
         try:
-            page = self._processes.recover(queue, lost.record.sessions, lost.page)
+            self._recover_page(lost, queue)
+            if not lost.page:
+                # The messages are back: the next active consumer begins with them.
+                removed = self._processes.remove_consumers(queue, lost.record.sessions)
+                lost.consumers += removed.count
+                if removed.owner:
+                    self._roles.owner(queue, removed.owner)
         except ResponseError as error:
             if not isinstance(error, NoPermissionError) and "WRONGTYPE" not in str(error):
                 raise
@@ -109,20 +115,17 @@ class ProcessRecovery:
                 "queue %r: the messages of a lost process are left to the visibility timeout: %s", queue, error,
                 extra={"queue": queue},
             )  # fmt: skip
-            lost.queues.pop(0)
             lost.page = FIRST_PAGE
-            return
+        if not lost.page:
+            lost.queues.pop(0)
+
+    def _recover_page(self, lost: _Lost, queue: str) -> None:
+        page = self._processes.recover(queue, lost.record.sessions, lost.page)
         lost.recovered[queue] += page.recovered
         self.recovered += page.recovered
-        lost.consumers += page.consumers
         lost.page = page.next_page
         if page.died:
             log_deaths(queue, page.died, page.deaths)
-        if not page.next_page:
-            if page.owner:
-                self._roles.owner(queue, page.owner)
-            lost.queues.pop(0)
-            lost.page = FIRST_PAGE
 
 
 def _tell_recovered(lost: _Lost) -> None:

@@ -40,7 +40,7 @@ from celery_redis_plus.event_log.settings import EventLogSettings
 from celery_redis_plus.maintenance.ack_flush import AckFlush
 from celery_redis_plus.maintenance.ack_timeouts import AbandonedDeliveries, AckTimeouts, OverdueDeliveries
 from celery_redis_plus.maintenance.consumed_queues import ConsumedQueues
-from celery_redis_plus.maintenance.consumer_heartbeats import ConsumerHeartbeats
+from celery_redis_plus.maintenance.consumer_lists import ConsumerLists
 from celery_redis_plus.maintenance.consumer_timeouts import ConsumerTimeouts
 from celery_redis_plus.maintenance.dead_letter_forwarder import DeadLetterForwarder
 from celery_redis_plus.maintenance.dead_subscribers import DeadSubscribers
@@ -186,8 +186,8 @@ class MaintenanceService:
         dead_subscribers = DeadSubscribers(registry, bindings, fanout_keys, self._leadership)
         self._janitor = Janitor(queues, bindings, self.watched, on_unbound=dead_subscribers.forget)
         self._unconsumed_queues = UnconsumedQueues(queues)
-        self.consumer_heartbeats = ConsumerHeartbeats(
-            Consumers(commands, keys, timeout_s=options.consumer_heartbeat_timeout, process=self.name),
+        self.consumer_lists = ConsumerLists(
+            Consumers(commands, keys, process=self.name, timeout_s=options.consumer_heartbeat_timeout),
             self.watched,
             self.unacked_messages,
             self.knowledge,
@@ -201,7 +201,7 @@ class MaintenanceService:
         self.ack_flush = AckFlush(self._waker.wake)
         #: Hears of sessions that were never closed.
         self.dropped = DroppedSessions(
-            self.unacked_messages, self.watched, self.positions, self.consumer_heartbeats, wake=self._waker.wake
+            self.unacked_messages, self.watched, self.positions, self.consumer_lists, wake=self._waker.wake
         )
         #: All maintenance tasks, and those of them that fail.
         self.runner = TaskRunner(
@@ -220,7 +220,7 @@ class MaintenanceService:
                 # Where a worker takes what they publish, no warning is needed.
                 *([] if options.take_from_kombu else [UnconvertedProcesses(commands, keys, self.watched)]),
             ),
-            first=(MasterCheck(commands), self._lease_heartbeats, self.consumer_heartbeats, self.ack_flush),
+            first=(MasterCheck(commands), self._lease_heartbeats, self.consumer_lists, self.ack_flush),
             of_leader=(
                 self._lost_processes,
                 self._unconsumed_queues,
@@ -236,7 +236,7 @@ class MaintenanceService:
         self._lease_heartbeats.on_late = self._late
         self._wakeups = TaskWakeups(
             blocking, commands, self._waker, name=self.name, keys=keys,
-            tasks=WokenTasks(self._sweeper, self._unconsumed_queues, self.consumer_heartbeats, self._leadership),
+            tasks=WokenTasks(self._sweeper, self._unconsumed_queues, self._leadership),
         )  # fmt: skip
 
     def _live_among_processes(
@@ -345,8 +345,9 @@ class MaintenanceService:
         return any(owner is not None and self.delivering.all_here({owner.id}) for owner in owners)
 
     def note_flush(self) -> None:
-        """Have what the database lost declared again at once."""
+        """Have what the database lost declared again at once, and consumers that left their lists listed."""
         self._topology_recovery.run_soon()
+        self.consumer_lists.run_soon()
         self.wake()
 
     def wake(self) -> None:
@@ -460,7 +461,7 @@ class MaintenanceService:
         if version != self._watched_version:
             self._watched_version = version
             self._transient_queues.run_soon()
-            self.consumer_heartbeats.look_soon()
+            self.consumer_lists.look_soon()
             self._subscriber_heartbeats.run_soon()
             # All of them: each is asked for every few seconds.
             self.knowledge.records.make_room(2 * len(self.watched))
@@ -485,7 +486,7 @@ class MaintenanceService:
         self._commands.abort()
         self._wakeups.abort()
         for task in (
-            self.heartbeat, self._lease_heartbeats, self._sweeper, self.consumer_heartbeats, self._transient_queues,
+            self.heartbeat, self._lease_heartbeats, self._sweeper, self.consumer_lists, self._transient_queues,
             self._unconsumed_queues, self._topology_recovery, self._subscriber_heartbeats,
         ):  # fmt: skip
             task.run_soon()

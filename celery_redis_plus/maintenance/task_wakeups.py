@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from celery_redis_plus.connection.command_connection import CommandConnection
     from celery_redis_plus.connection.waker import Waker
     from celery_redis_plus.keys import Keys
-    from celery_redis_plus.maintenance.consumer_heartbeats import ConsumerHeartbeats
     from celery_redis_plus.maintenance.leader import Leadership
     from celery_redis_plus.maintenance.sweeper import Sweeper
     from celery_redis_plus.maintenance.unconsumed_queues import UnconsumedQueues
@@ -30,7 +29,6 @@ class WokenTasks:
 
     sweeper: Sweeper
     unconsumed_queues: UnconsumedQueues
-    consumer_heartbeats: ConsumerHeartbeats
     leadership: Leadership
 
     def by_wakeup(self, keys: Keys, swept: Iterable[str]) -> dict[bytes, Callable[[], None]]:
@@ -40,7 +38,6 @@ class WokenTasks:
         }
         if self.leadership.leads:
             found[keys.sweep_wakeup] = self.unconsumed_queues.run_soon
-        found.update((probe, partial(self.consumer_heartbeats.answer, probe)) for probe in self.consumer_heartbeats.probes)
         return found
 
 
@@ -69,7 +66,7 @@ class TaskWakeups:
 
         Raises as `BlockingConnection.start` and `CommandConnection.call` do.
         """
-        made_of = (swept, self._tasks.consumer_heartbeats.probes, self._tasks.leadership.leads)
+        made_of = (swept, self._tasks.leadership.leads)
         changed = len(self._made_of) != len(made_of) or any(
             one is not other for one, other in zip(made_of, self._made_of, strict=True)
         )

@@ -1,47 +1,41 @@
 -- @include text
 -- @include state_keys
 -- @include keep_ttl
+-- @include living
 
--- The zset `consumers` is the only source of which consumers a queue has: consumer -> alive until (ms). What the record says
+-- The zset `consumers` is the only source of which consumers a queue has: consumer -> when it joined (ms). What the record says
 -- besides (`active`, `exclusive`, `prioritised`, `wakeup`), and who is in `with_credit`, follows from it: `update_consumers`
 -- derives it anew after each change of the list, and a reader of one of them checks that the consumer is listed
--- (`is_consistent`, `first_with_credit`). The list of a lasting queue has no TTL: a consumer that is gone leaves by
--- `remove_consumer`, after any time without a look.
+-- (`is_consistent`, `first_with_credit`). A consumer lives as long as its process does: those of a lost one are taken off the list by the
+-- leader, those of a silent one by who looks.
 
 -- How many keys of a queue a script gets that deals with its consumers.
-local CONSUMER_KEYS = STATE_KEYS + 3
+local CONSUMER_KEYS = STATE_KEYS + 5
 
 -- The keys of one queue by name, the first of them being KEYS[base + 1]: QueueKeys.crew in keys.py.
 local function consumer_keys(base)
   local keys = state_keys(base)
   base = base + STATE_KEYS
   keys.consumers, keys.consumer, keys.with_credit = KEYS[base + 1], KEYS[base + 2], KEYS[base + 3]
+  keys.heartbeats, keys.leader = KEYS[base + 4], KEYS[base + 5]
   return keys
 end
 
 -- Stands among those with credit, below all, as long as the queue has rules: a plain claim looks whether the key exists.
 local NOBODY = ''
 
--- Milliseconds that a consumer has to answer a probe. A process that lost its connection tries again within a second.
-local ANSWER_MS = 1200
+-- For how long the list stays of a queue that has no record (ms).
+local UNDECLARED_MS = 60000
 
--- How many consumers that may be dead this call still looks at, over all its queues; the next one goes on.
-local consumers_left = 500
-
--- Notes that a consumer is alive for `timeout_ms` ms more.
-local function touch_consumer(keys, id, timeout_ms, now)
-  redis.call('ZADD', keys.consumers, text(now + timeout_ms), id)
-  if redis.call('HDEL', keys.consumer .. id, 'probed') == 1 then
-    -- It has answered: its process need not look once more.
-    redis.call('DEL', keys.consumer .. id .. ':probe')
-  end
+-- Keeps the list, and the record of `id`, as long as the queue.
+local function keep_listed(keys, id)
   local queue = redis.call('HMGET', keys.meta, 'id', 'ttl')
   for _, key in ipairs({ keys.consumers, keys.consumer .. id }) do
     if queue[1] and not queue[2] then
       redis.call('PERSIST', key)
     else
       -- Goes with a transient queue; without a record it would never be cleared away.
-      redis.call('PEXPIRE', key, math.max(tonumber(queue[2]) or 0, timeout_ms))
+      redis.call('PEXPIRE', key, math.max(tonumber(queue[2]) or 0, UNDECLARED_MS))
     end
   end
 end
@@ -112,16 +106,12 @@ local function any_priority(keys)
   return false
 end
 
--- The consumer that becomes the active one: of those that have not been probed, that of the highest priority, the longest there.
+-- The consumer that becomes the active one: that of the highest priority, the longest there.
 local function next_active(keys)
-  local best
+  local best, highest
   for _, id in ipairs(redis.call('ZRANGE', keys.consumers, 0, -1)) do
-    local fields = redis.call('HMGET', keys.consumer .. id, 'priority', 'since', 'probed')
-    local one = { id = id, probed = fields[3] and 1 or 0, priority = tonumber(fields[1]) or 0, since = tonumber(fields[2]) or 0 }
-    if not best or one.probed < best.probed or (one.probed == best.probed and (one.priority > best.priority
-        or (one.priority == best.priority and one.since < best.since))) then
-      best = one
-    end
+    local priority = tonumber(redis.call('HGET', keys.consumer .. id, 'priority')) or 0
+    if not best or priority > highest then best, highest = id, priority end
   end
   return best
 end
@@ -156,10 +146,10 @@ local function update_consumers(keys, joined)
   end
   local best = record[2] and not record[3] and next_active(keys)
   if best then
-    redis.call('HSET', keys.meta, 'active', best.id)
+    redis.call('HSET', keys.meta, 'active', best)
     redis.call('HINCRBY', keys.meta, 'activations', 1)
     -- It has to hear of it, be there work or not.
-    redis.call('ZADD', keys.wakeup .. ':' .. best.id, 0, 'active')
+    redis.call('ZADD', keys.wakeup .. ':' .. best, 0, 'active')
   end
   notify_next(keys)
 end
@@ -170,41 +160,57 @@ local function remove_consumer(keys, id)
   local priority = redis.call('HGET', keys.consumer .. id, 'priority')
   redis.call('ZREM', keys.consumers, id)
   redis.call('ZREM', keys.with_credit, id)
-  redis.call('DEL', keys.consumer .. id, keys.consumer .. id .. ':probe', keys.wakeup .. ':' .. id, keys.wakeup .. ':' .. (priority or '0'))
+  redis.call('DEL', keys.consumer .. id, keys.wakeup .. ':' .. id, keys.wakeup .. ':' .. (priority or '0'))
 end
 
--- The clock went back: deadlines that were given before would last until it has caught up. No deadline is later than `timeout_ms`
--- and the time for an answer, so a later one is from before the step, and is cut. Dead consumers are then overdue as late as without
--- the step: the caller's heartbeat may have come a third of `timeout_ms` after it, and living consumers send theirs within the rest.
-local function rebase_deadlines(keys, now, timeout_ms)
-  local latest = '(' .. text(now + timeout_ms + ANSWER_MS)
-  local ahead = redis.call('ZRANGEBYSCORE', keys.consumers, latest, '+inf', 'LIMIT', 0, consumers_left)
-  consumers_left = consumers_left - #ahead
-  for _, id in ipairs(ahead) do
-    local heard = redis.call('HGET', keys.consumer .. id, 'heard')
-    if not heard or tonumber(heard) > now then redis.call('ZADD', keys.consumers, text(now + math.floor(timeout_ms * 2 / 3)), id) end
-  end
-end
+-- How many consumers of a queue a call looks at besides those that have something alone: any of them, all in time.
+local SAMPLE = 10
 
--- Takes consumers off the list that were not heard of in time. Each is probed first: whether the server could not hear (a stall,
--- an outage, a step of its clock), or a consumer is dead, shows within ANSWER_MS. `me` is alive, since it is calling.
-local function remove_expired(keys, now, me)
-  local gone = false
-  local overdue = redis.call('ZRANGEBYSCORE', keys.consumers, '-inf', text(now), 'LIMIT', 0, consumers_left)
-  consumers_left = consumers_left - #overdue
-  for _, id in ipairs(overdue) do
-    if id == me then
-      -- Its heartbeat says for how long.
-    elseif redis.call('HGET', keys.consumer .. id, 'probed') then
-      remove_consumer(keys, id)
-      gone = true
-    else
-      redis.call('HSET', keys.consumer .. id, 'probed', 1)
-      redis.call('ZADD', keys.consumers, text(now + ANSWER_MS), id)
-      -- The maintenance thread of its process listens.
-      redis.call('ZADD', keys.consumer .. id .. ':probe', 0, 'probe')
-      redis.call('PEXPIRE', keys.consumer .. id .. ':probe', ANSWER_MS)
+-- Takes those of the consumers `ids` off the list that are dead; `update_consumers` has to follow where there are any. Returns whether
+-- there are, and in how many ms the next one will be if its heartbeat, which is overdue, stays away; nil where all were heard.
+-- Nobody is dead while no process was heard: the server stood still, its clock stepped, or all are gone.
+local function remove_dead(keys, now, ids)
+  local registry = redis.call('HMGET', keys.leader, 'heard', 'resumed')
+  local heard, resumed = tonumber(registry[1]), tonumber(registry[2]) or now
+  if not heard or heard > now or now - heard > LONGEST_LEASE_MS then return false end
+  local removed, next_death = false, nil
+  for _, id in ipairs(ids) do
+    local since = tonumber(redis.call('ZSCORE', keys.consumers, id))
+    if since then
+      local fields = redis.call('HMGET', keys.consumer .. id, 'process', 'timeout')
+      local at, timeout = dead_at(keys.heartbeats, fields[1], fields[2], since, now, resumed)
+      if at <= now then
+        remove_consumer(keys, id)
+        removed = true
+      elseif at - timeout < now then
+        next_death = math.min(next_death or math.huge, at - now)
+      end
     end
   end
-  if gone then update_consumers(keys) end
+  return removed, next_death
+end
+
+-- Those that have something alone in a queue, but for `me`.
+local function privileged(keys, me)
+  local found = {}
+  local record = redis.call('HMGET', keys.meta, 'active', 'exclusive')
+  for _, id in ipairs({ record[1] or '', record[2] or '', (first_with_credit(keys)) or '' }) do
+    if id ~= '' and id ~= me then found[#found + 1] = id end
+  end
+  return found
+end
+
+-- Removes dead ones among a few others than `me`, and brings the record up to date. Returns whether there were any, and in how many ms
+-- the next one that has something alone may be dead, -1 where all of these were heard.
+local function remove_some_dead(keys, now, me)
+  local others = {}
+  for _, id in ipairs(redis.call('ZRANDMEMBER', keys.consumers, SAMPLE)) do
+    if id ~= me then others[#others + 1] = id end
+  end
+  local alone = privileged(keys, me)
+  local among_others = #others > 0 and remove_dead(keys, now, others)
+  local removed, next_death = false, nil
+  if #alone > 0 then removed, next_death = remove_dead(keys, now, alone) end
+  if removed or among_others then update_consumers(keys) end
+  return removed or among_others, next_death or -1
 end

@@ -50,7 +50,7 @@ def test_eight_equal_consumers_share_a_steady_stream(*, full, crew, channel, fig
 def test_order_survives_random_kills_of_the_single_active_consumer(*, full, crew, channel, figures):
     messages, kills = (20_000, 50) if full else (2_000, 5)
     single = {"x-single-active-consumer": True}
-    options = {"arguments": single, "prefetch": 10, "consumer_heartbeat_timeout": 1, "visibility_timeout": 300}
+    options = {"arguments": single, "prefetch": 10, "connection_lost_grace": 1, "visibility_timeout": 300}
     declare(channel, "q", arguments=single)
     names = iter(range(10**6))
     for _ in range(3):
@@ -149,7 +149,7 @@ def test_a_lower_priority_takes_over_and_steps_back(*, full, crew, channel, figu
         crew.signal("high", number)
         publish(channel, "q", what)
         wait_until(lambda before=before: crew.count() > before)
-        figures(f"{what}: the lower priority went on after {time.monotonic() - start:.2f} s (heartbeat timeout 2 s)")
+        figures(f"{what}: the lower priority went on after {time.monotonic() - start:.2f} s (timeout 2 s, grace 5 s)")
         assert crew.notes()[-1][0] == "low"
         if number == signal.SIGSTOP:
             crew.signal("high", signal.SIGCONT)

@@ -1,4 +1,4 @@
-"""kill -9 of the only worker of a queue; long after its heartbeat timeout, a new one is served at once (issue 15, Show 3)."""
+"""kill -9 of the only worker of a queue; long after it is lost, a new one is served at once (issue 15, Show 3)."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ SINGLE = {"x-single-active-consumer": True}
 
 @pytest.fixture(params=["scaled", pytest.param("default", marks=pytest.mark.full_only)])
 def times(request):
-    """Give transport options and seconds to wait for: with all defaults, a consumer counts as dead after 60 s."""
-    return ({"consumer_heartbeat_timeout": 2}, 4) if request.param == "scaled" else ({}, 75)
+    """Give transport options and seconds to wait for: with all defaults, a process without a connection is lost after 5 s."""
+    return ({"connection_lost_grace": 1}, 4) if request.param == "scaled" else ({}, 10)
 
 
 @pytest.mark.parametrize("kind", ["single active", "exclusive", "priority 10"])

@@ -1,7 +1,7 @@
 """Consumers in processes, for the model test: they do to a real server what real ones do, on a clock of the test.
 
 A process has a clock of its own, which runs evenly; the server's may be stepped. What a consumer is told it acts upon at once, as
-`consumer.restricted_queues` and `maintenance.consumer_heartbeats` do.
+`consumer.restricted_queues`, `maintenance.heartbeat`, `maintenance.consumer_lists` and `maintenance.process_recovery` do.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from celery_redis_plus.broker.consumers.claims import ClaimCommands, State
+from celery_redis_plus.broker.consumers.processes import FIRST_PAGE, Processes, ProcessRecord
 from celery_redis_plus.broker.consumers.registry import Consumer, Consumers
 from celery_redis_plus.errors import AccessRefused
 from celery_redis_plus.scripts import script
@@ -23,12 +24,13 @@ if TYPE_CHECKING:
     from celery_redis_plus.keys import Keys
     from celery_redis_plus.stored_message import Claimed
 
-#: `consumer_heartbeat_timeout`, and what a consumer has to answer a probe (`lua/include/consumers.lua`).
-LIFE_MS, ANSWER_MS = 3_000, 1_200
+#: `consumer_heartbeat_timeout`, `connection_lost_grace`, and the time between two heartbeats of a process.
+LIFE_MS, LOST_MS, BEAT_MS = 3_000, 2_000, 1_000
 VISIBILITY_MS = 60_000
 LEASE_MS = 5_000
+LEASE_OF_LEADER_S = 3.0
 POLLING_MS = 10_000
-#: As `maintenance.consumer_heartbeats` and `consumer.restricted_queues` have them.
+#: As `maintenance.consumer_lists` and `consumer.restricted_queues` have them.
 DEATH_MARGIN_MS, LOOK_AGAIN_MS, REFUSED_AGAIN_MS = 20, 200, 5_000
 
 
@@ -53,7 +55,7 @@ class Member:
     #: It had credit and nothing to take when all had come to rest.
     rested: bool = False
     cancelled: bool = False
-    #: It was not on the list at the last heartbeat.
+    #: It was not on the list at the last look.
     missed: bool = False
     held: list[Claimed] = field(default_factory=list)
 
@@ -77,13 +79,15 @@ class Process:
     def __init__(self, commands: CommandConnection, keys: Keys, client: redis.Redis, now: int) -> None:
         self.session = f"s{next(self.numbers)}"
         self.commands, self.keys, self.client = commands, keys, client
-        self.registry = Consumers(commands, keys, timeout_s=LIFE_MS / 1000)
+        self.registry = Consumers(commands, keys, process=self.session, timeout_s=LIFE_MS / 1000)
+        self.processes = Processes(commands, keys, delivery_limit=None, dead_letter_max=1000)
         self.claim_commands = ClaimCommands(commands, keys, holder=self.session, visibility_timeout_s=VISIBILITY_MS / 1000)
         self.members: list[Member] = []
         self.died_at: int | None = None
         self.frozen_at: int | None = None
-        self.beat_at = self.lease_at = now
-        self.probed_by: dict[bytes, Member] = {}
+        self.beat_at = self.check_at = self.lease_at = now
+        self.leads = self.recovered = False
+        self._stored = ""
         self._ids = itertools.count(1)
 
     @property
@@ -100,23 +104,48 @@ class Process:
         own = consumer.id if declared.single_active else str(priority or "")
         member = Member(self, consumer, prefetch, self.keys.queue(queue).wakeup_of(own), managed=managed)
         self.members.append(member)
-        self.beat_at = 0
+        self.beat_at = self.check_at = 0
         return member
 
     def beat(self, now: int) -> None:
-        """`ConsumerHeartbeats.run`."""
-        self.beat_at = now + LIFE_MS // 3
-        self.probed_by = {}
+        """`Heartbeat.run`."""
+        self.beat_at = now + BEAT_MS
+        queues = tuple(sorted({member.consumer.queue for member in self.members}))
+        record = ProcessRecord("run", (), LOST_MS / 1000, (self.session,), queues, "host", 1).encode()
+        state = self._beat(record if record != self._stored else "")
+        if state == "unknown":
+            self.check_at = 0
+            state = self._beat(record)
+        self._stored, self.leads = record, state == "leader"
+
+    def _beat(self, record: str) -> str:
+        told = self.processes.beat(
+            self.session, record, may_lead=True, asks=True, lease_s=LEASE_OF_LEADER_S, version="", next_s=BEAT_MS / 1000
+        )
+        return told.state
+
+    def recover(self, lost: Process) -> None:
+        """`ProcessRecovery.run`, of a process whose connections have ended."""
+        lost.recovered = True
+        for queue in {member.consumer.queue for member in lost.members}:
+            page = FIRST_PAGE
+            while page := self.processes.recover(queue, [lost.session], page).next_page:
+                pass
+            self.processes.remove_consumers(queue, [lost.session])
+        self.processes.replace(lost.session, lost._stored, "")
+
+    def check(self, now: int) -> None:
+        """`ConsumerLists.run`."""
+        self.check_at = now + LIFE_MS // 3
         by_consumer = {member.consumer: member for member in self.present()}
-        for sign in self.registry.beat(list(by_consumer)):
-            member = by_consumer[sign.consumer]
-            self.probed_by[self.registry.probe_of(sign.consumer)] = member
-            if sign.next_expiry_s is not None:
-                self.beat_at = min(self.beat_at, now + int(sign.next_expiry_s * 1000) + DEATH_MARGIN_MS)
-            if sign.known:
+        for standing in self.registry.check(list(by_consumer)):
+            member = by_consumer[standing.consumer]
+            if standing.next_death_s is not None:
+                self.check_at = min(self.check_at, now + int(standing.next_death_s * 1000) + DEATH_MARGIN_MS)
+            if standing.listed:
                 member.missed = False
             elif not member.missed:
-                member.missed, self.beat_at = True, now + LOOK_AGAIN_MS
+                member.missed, self.check_at = True, now + LOOK_AGAIN_MS
             else:
                 member.missed = False
                 self._join_again(member, now)

@@ -12,7 +12,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from celery_redis_plus.broker.arguments.queue_arguments import QueueArguments
 from celery_redis_plus.broker.consumers.acks import Acknowledger
 from celery_redis_plus.broker.consumers.pauses import Pausing
-from celery_redis_plus.broker.consumers.registry import REFUSALS
 from celery_redis_plus.broker.consumers.settlement import Settlement
 from celery_redis_plus.broker.consumers.unacked import UnackedMessage, UnackedMessages
 from celery_redis_plus.broker.publishing.attempt import PublishAttempt
@@ -26,7 +25,7 @@ from celery_redis_plus.maintenance.sweeper import SWEEP_VALUES
 from celery_redis_plus.options import Options
 from celery_redis_plus.scripts import script
 from celery_redis_plus.stored_message import Outgoing
-from tests.property.members import ANSWER_MS, LIFE_MS, POLLING_MS, Member, Process
+from tests.property.members import BEAT_MS, LIFE_MS, LOST_MS, POLLING_MS, Member, Process
 from tests.support.clock import ServerClock
 from tests.support.invariants import violations
 
@@ -44,14 +43,14 @@ QUEUES = {
     "limited": {"x-max-unacked": MAX_UNACKED},
 }
 #: Milliseconds within which a message is delivered that somebody may take: after a death, and where all deaths are long past.
-BOUND_MS = LIFE_MS + ANSWER_MS + SWEEP_MS + 500
+BOUND_MS = BEAT_MS + LIFE_MS + SWEEP_MS + 1_000
 SOON_MS = 2_000
 queues = st.sampled_from(("single", "single", "open", "open", "limited"))
 
 
 @dataclass
 class Comer:
-    """A consumer that has to wait until others have answered."""
+    """A consumer that has to wait until others are off the list."""
 
     process: Process
     queue: str
@@ -116,9 +115,9 @@ class Serving(RuleBasedStateMachine):
         return not alone or all(m.credit > 0 for m in serving)
 
     def deaths_are_past(self, queue: str, since: int) -> bool:
-        """Return whether whoever is on the list and does not run was overdue before `since`."""
+        """Return whether whoever is on the list and does not run was lost before `since`."""
         return all(
-            m.process.died_at is not None and m.process.died_at + LIFE_MS < since
+            m.process.died_at is not None and m.process.died_at + LOST_MS < since
             for m in self.members(queue)
             if not m.process.runs and not m.cancelled
         )
@@ -139,14 +138,20 @@ class Serving(RuleBasedStateMachine):
     def do_duties(self, process: Process) -> bool:
         if not process.runs:
             return False
-        probes = list(process.probed_by)
-        probed = probes and self.client.execute_command("ZMPOP", len(probes), *probes, "MIN")
         if process.lease_at <= self.now:
             process.keep_leases(self.now)
-        if not probed and process.beat_at > self.now:
-            return False
-        process.beat(self.now)
-        return True
+        did = False
+        if process.beat_at <= self.now:
+            process.beat(self.now)
+            did = True
+        if process.check_at <= self.now:
+            process.check(self.now)
+            did = True
+        for lost in self.processes if process.leads else ():
+            if lost.died_at is not None and lost.died_at + LOST_MS <= self.now and not lost.recovered:
+                process.recover(lost)
+                did = True
+        return did
 
     def wake_one(self) -> bool:
         """Send one wakeup that is there: the server wakes the one that has waited longest, even a process that is halted."""
@@ -190,7 +195,7 @@ class Serving(RuleBasedStateMachine):
         end = self.now + ms
         while self.now < end:
             times = [end, self.swept_at + SWEEP_MS, self.now + 1_000]
-            times += [at for p in self.processes if p.runs for at in (p.beat_at, p.lease_at)]
+            times += [at for p in self.processes if p.runs for at in (p.beat_at, p.check_at, p.lease_at)]
             times += [m.later_at for m in self.members() if m.works and m.later_at is not None]
             step = min(at for at in times if at > self.now) - self.now
             self.now += step
@@ -221,11 +226,10 @@ class Serving(RuleBasedStateMachine):
             comer.process.join(comer.queue, self.declared[comer.queue], **comer.how)
         except AccessRefused as error:
             refused = str(error)
-        if REFUSALS[b"probing"] in refused:
+        if refused and not self.serving(comer.queue) and self.deaths_are_past(comer.queue, comer.since):
+            # As `Session.have_ended` tells it.
             self.comers.append(comer)
-            assert self.now - comer.since <= SOON_MS, f"a consumer of {comer.queue} still waits for those who may be dead"
-        elif refused:
-            assert self.serving(comer.queue) or not self.deaths_are_past(comer.queue, comer.since), refused
+            assert self.now - comer.since <= SOON_MS, f"a consumer of {comer.queue} still waits for those who are dead: {refused}"
 
     # -- what has to hold -------------------------------------------------------------------------------------------------
 
@@ -380,7 +384,7 @@ class Serving(RuleBasedStateMachine):
             self.pausing.resume(queue)
         self.come_to_rest()
 
-    @rule(ms=st.sampled_from((100, 1_000, 2_500, LIFE_MS + ANSWER_MS + 100, 15_000)))
+    @rule(ms=st.sampled_from((100, 1_000, 2_500, LIFE_MS + BEAT_MS + 100, 15_000)))
     def time_passes(self, ms: int) -> None:
         self.pass_time(ms)
 

@@ -127,12 +127,18 @@ class RecoveredPage:
     #: Messages that were put back or died, and how many of them died.
     recovered: int
     died: int
-    consumers: int
     #: Where to go on; empty: nowhere.
     next_page: bytes
+    deaths: Sequence[Failed]
+
+
+@dataclass(frozen=True, slots=True)
+class RemovedConsumers:
+    """What became of the consumers that a process had in a queue."""
+
+    count: int
     #: The queue's owner, where that is one of the sessions; else empty.
     owner: bytes
-    deaths: Sequence[Failed]
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,8 +262,13 @@ class Processes:
         return found
 
     def recover(self, queue: str, sessions: Collection[str], page: bytes) -> RecoveredPage:
-        """Put back a page of the messages that `sessions` have of a queue; with the last page their consumers leave it."""
-        recovered, died, consumers, next_page, owner, *deaths = self._commands.call(
-            script("recover_sessions"), self._keys.queue(queue).consumer_keys, page, PAGE, *self._limits, *sessions
+        """Put back a page of the messages that `sessions` have of a queue."""
+        recovered, died, next_page, *deaths = self._commands.call(
+            script("recover_sessions"), self._keys.queue(queue).state_keys, page, PAGE, *self._limits, *sessions
         )
-        return RecoveredPage(recovered, died, consumers, next_page, owner, list(read_deaths(deaths)))
+        return RecoveredPage(recovered, died, next_page, list(read_deaths(deaths)))
+
+    def remove_consumers(self, queue: str, sessions: Collection[str]) -> RemovedConsumers:
+        """Take the consumers of `sessions` off the list of a queue."""
+        removed, owner = self._commands.call(script("remove_consumers"), self._keys.queue(queue).consumer_keys, *sessions)
+        return RemovedConsumers(removed, owner)

@@ -1,4 +1,4 @@
-"""The consumers of a queue as the server knows them: who joins, gives signs of life, leaves, or is found dead.
+"""The consumers of a queue as the server knows them: who joins, is on the list, or leaves.
 
 The words of a consumer's state are those of queue consumer management in AMQP brokers: *interested* (it waits for work),
 *notified* (it was woken and takes messages until none is left), *not interested* (it has no credit).
@@ -32,21 +32,20 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Unacked messages that one script call reads when it counts them by consumer.
-UNACKED_PAGE = 500
+#: Consumers, and unacked messages, that one script call reads when it lists them.
+LIST_PAGE = 500
 INTERESTED, NOTIFIED, NOT_INTERESTED = "interested", "notified", "not interested"
 #: In a consumer's id, between the session and the consumer's number.
 CONSUMER_ID_SEPARATOR = "."
-#: Seconds between two tries of a consumer in whose way there are others that may be dead, and how long it tries in all: a
-#: probed consumer has `ANSWER_MS` of lua/include/consumers.lua, a process without connections `connection_lost_grace`.
-PROBING_S, DEAD_WITHIN_S = 0.2, 10.0
-#: Values that the heartbeat script returns for a consumer.
-SIGN_VALUES = 6
+#: Seconds between two tries of a consumer in whose way there are others that may be dead, and how long it tries in all: a process
+#: without connections has `connection_lost_grace`.
+TRY_AGAIN_S, DEAD_WITHIN_S = 0.2, 10.0
+#: Values that `check_consumers` returns for a consumer.
+STANDING_VALUES = 6
 #: What the join script answers -> what that means.
 REFUSALS = {
     b"exclusive": "has an exclusive consumer",
     b"in use": "has consumers, so it cannot be consumed exclusively",
-    b"probing": "has consumers, which may be dead and have been asked",
     b"locked": "belongs to another connection, which declared it with exclusive=True",
 }
 #: Told the processes whose consumers are in the way of a new one. Returns whether to try again soon: all of them have ended, as
@@ -78,14 +77,14 @@ class Consumer:
 
 
 @dataclass(frozen=True, slots=True)
-class Sign:
-    """What the server answered a consumer's sign of life."""
+class Standing:
+    """What the server says of a consumer and its queue."""
 
     consumer: Consumer
     #: False: it is off the list, and has to join again.
-    known: bool
-    #: Seconds until the next consumer is probed or counts as dead, if it is not heard of before; None where it is not needed.
-    next_expiry_s: float | None
+    listed: bool
+    #: Seconds until one that has something alone may count as dead, if its process is not heard of; None where all were heard.
+    next_death_s: float | None
     #: Why the queue is paused; None: it is not.
     paused: str | None
     #: Until when, in seconds since the epoch; 0: until it is resumed.
@@ -117,8 +116,8 @@ class ConsumerRecord:
 class Consumers:
     """Lists of consumers over one connection."""
 
-    def __init__(self, commands: CommandConnection, keys: Keys, *, timeout_s: float, process: str = "") -> None:
-        """Use `commands`; a consumer that was not heard of for `timeout_s` seconds is dead. Those that join are of `process`."""
+    def __init__(self, commands: CommandConnection, keys: Keys, *, process: str = "", timeout_s: float = 60.0) -> None:
+        """Use `commands`. Those that join are of `process`, and are dead when that is silent for `timeout_s` seconds."""
         self._commands = commands
         self._keys = keys
         self._timeout_ms = int(timeout_s * 1000)
@@ -130,8 +129,8 @@ class Consumers:
 
         Args:
             consumer: what to list.
-            have_ended: wait, `DEAD_WITHIN_S` at most, where those in its way may be dead: they were asked whether they are, or
-                their processes have ended, as this tells. None: do not wait.
+            have_ended: wait, `DEAD_WITHIN_S` at most, where the processes of those in its way have ended, as this tells. None: do
+                not wait.
 
         Raises:
             AccessRefused: another consumer has the queue alone, or it wants to and there are others.
@@ -140,54 +139,50 @@ class Consumers:
         """
         fields: tuple[Argument, ...] = (
             *("tag", consumer.tag, "process", self._process, "host", socket.gethostname(), "pid", os.getpid()),
-            *("state", consumer.state()),
+            *("state", consumer.state(), "timeout", self._timeout_ms),
         )
         deadline = time.monotonic() + DEAD_WITHIN_S
         while True:
             answer, *processes = self._commands.call(
                 script("register_consumer"), self._keys.queue(consumer.queue).consumer_keys,
-                consumer.id, self._timeout_ms, consumer.priority, int(consumer.exclusive), *fields,
+                consumer.id, consumer.priority, int(consumer.exclusive), *fields,
             )  # fmt: skip
             if answer not in REFUSALS:
                 return bool(answer == b"restricted")
-            waits = answer == b"probing" or (processes and have_ended is not None and have_ended([*map(bytes.decode, processes)]))
-            if have_ended is None or not waits or time.monotonic() > deadline:
+            waits = processes and have_ended is not None and have_ended([*map(bytes.decode, processes)])
+            if not waits or time.monotonic() > deadline:
                 break
-            time.sleep(PROBING_S)
+            time.sleep(TRY_AGAIN_S)
         error = ResourceLocked if answer == b"locked" else AccessRefused
         raise error(f"queue {consumer.queue!r} {REFUSALS[answer]}")
 
-    def beat(self, consumers: Sequence[Consumer]) -> list[Sign]:
-        """Give a sign of life of each. Also probes others that gave none in time. Raises as `CommandConnection.call` does."""
+    def check(self, consumers: Sequence[Consumer]) -> list[Standing]:
+        """Tell in which state consumers are, and return how they stand. Raises as `CommandConnection.call` does."""
         keys: list[bytes] = []
-        arguments: list[Argument] = [self._timeout_ms]
+        arguments: list[Argument] = []
         for consumer in consumers:
             keys += self._keys.queue(consumer.queue).consumer_keys
             arguments += (consumer.id, consumer.state())
-        beat = script("heartbeat_consumers")
-        reply: list[Any] = self._commands.call(beat, keys, *arguments) if consumers else []
-        for consumer, text in zip(consumers, reply[SIGN_VALUES - 1 :: SIGN_VALUES], strict=True):
+        check = script("check_consumers")
+        reply: list[Any] = self._commands.call(check, keys, *arguments) if consumers else []
+        for consumer, text in zip(consumers, reply[STANDING_VALUES - 1 :: STANDING_VALUES], strict=True):
             if text:
                 keys = [*self._keys.queue(consumer.queue).consumer_keys]
-                call: tuple[Argument, ...] = ("EVALSHA", beat.sha, len(keys), *keys)
+                call: tuple[Argument, ...] = ("EVALSHA", check.sha, len(keys), *keys)
                 self._failures.contain_text(text.decode(errors="replace"), consumer.queue, call)
         return [
-            Sign(
+            Standing(
                 consumer,
-                known=bool(known),
-                next_expiry_s=None if next_expiry < 0 else next_expiry / 1000,
+                listed=bool(listed),
+                next_death_s=None if death_ms < 0 else death_ms / 1000,
                 paused=reason.decode("utf-8", "replace") or None,
                 paused_until=int(until) / 1000,
                 consumers=count,
             )
-            for consumer, known, next_expiry, reason, until, count in zip(
-                consumers, *(reply[at::SIGN_VALUES] for at in range(SIGN_VALUES - 1)), strict=True
+            for consumer, listed, death_ms, reason, until, count in zip(
+                consumers, *(reply[at::STANDING_VALUES] for at in range(STANDING_VALUES - 1)), strict=True
             )
         ]
-
-    def probe_of(self, consumer: Consumer) -> bytes:
-        """Return the wake-up by which the server asks for a sign of life of `consumer`."""
-        return self._keys.queue(consumer.queue).probe_of(consumer.id)
 
     def suspend(self, consumer: Consumer) -> None:
         """Note that a consumer has no credit, so that those of lower priorities get what comes. Does not wait for the reply."""
@@ -201,24 +196,26 @@ class Consumers:
             self._failures.contain(error, queue)
 
     def list(self, queue: str) -> list[ConsumerRecord]:
-        """Return the queue's live consumers, the longest there first. Raises as `CommandConnection.call` does."""
+        """Return the queue's consumers, the longest there first. Raises as `CommandConnection.call` does."""
         keys = self._keys.queue(queue)
-        call = (script("list_consumers"), [keys.consumers, keys.consumer, keys.meta, keys.index, keys.message])
-        checked, active, holders, *entries = self._commands.call(*call, 0, UNACKED_PAGE)
-        held = Counter(holders)
-        first = 0
-        while checked == UNACKED_PAGE:
-            first += UNACKED_PAGE
-            checked, _, holders = self._commands.call(*call, first, UNACKED_PAGE)[:3]
+        call = (script("list_consumers"), [*keys.living, keys.meta, keys.index, keys.message])
+        entries: list[Any] = []
+        held: Counter[bytes] = Counter()
+        first, more, active = 0, 1, b""
+        while more:
+            more, active, holders, *page = self._commands.call(*call, first, LIST_PAGE)
             held.update(holders)
-        found = [
-            _record(queue, name, dict(zip(record[::2], record[1::2], strict=True)), held, active)
-            for name, record in zip(entries[::2], entries[1::2], strict=True)
+            entries += page
+            first += LIST_PAGE
+        return [
+            _record(queue, name, stored_number(since), dict(zip(record[::2], record[1::2], strict=True)), held, active)
+            for name, since, record in zip(entries[::3], entries[1::3], entries[2::3], strict=True)
         ]
-        return sorted(found, key=lambda one: (one.since, one.id))
 
 
-def _record(queue: str, name: bytes, fields: dict[bytes, bytes], held: Counter[bytes], active: bytes) -> ConsumerRecord:
+def _record(
+    queue: str, name: bytes, since_ms: int, fields: dict[bytes, bytes], held: Counter[bytes], active: bytes
+) -> ConsumerRecord:
     def text(field_name: bytes) -> str:
         return fields.get(field_name, b"").decode("utf-8", "replace")
 
@@ -233,7 +230,7 @@ def _record(queue: str, name: bytes, fields: dict[bytes, bytes], held: Counter[b
         pid=number(b"pid"),
         priority=number(b"priority"),
         state=text(b"state"),
-        since=time_of_ms(number(b"since")),
+        since=time_of_ms(since_ms),
         last_heard=time_of_ms(number(b"heard")),
         held=held[name.partition(CONSUMER_ID_SEPARATOR.encode())[0]],
         active=name == active,

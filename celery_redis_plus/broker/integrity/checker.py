@@ -110,7 +110,7 @@ class Checker:
         keys = self._keys.queue(name)
         sets = (keys.delayed, keys.index, keys.expiry, keys.dlx_outbox, keys.dead, keys.trash)
         own = (keys.meta, keys.wakeup, keys.schedule_wakeup, keys.ready, keys.consumers, *sets)
-        reply = self._commands.call(script("check_queue"), own, int(self._repair), UNSWEPT_MS)
+        reply = self._commands.call(script("check_queue"), (*own, *keys.living[1:]), int(self._repair), UNSWEPT_MS)
         for number, rule, detail in _threes(reply):
             yield self._violation(rule, name, own[number - 1], detail)
 

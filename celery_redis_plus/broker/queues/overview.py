@@ -65,7 +65,7 @@ def read_overview(commands: CommandConnection, keys: Keys, queue: str) -> QueueO
         redis.exceptions.RedisError: as `error_translation.translate` names it.
     """
     of = keys.queue(queue)
-    places = [of.meta, of.ready, of.delayed, of.index, of.message, of.dlx_outbox, of.dead, of.consumers]
+    places = [of.meta, of.ready, of.delayed, of.index, of.message, of.dlx_outbox, of.dead, *of.living]
     exists, ready, delayed, unacked, dead, consumers, oldest_ms, paused, until, published, delivered = commands.call(
         script("queue_overview"), places
     )

@@ -320,8 +320,8 @@ class Queues:
         return Sizes(*self._commands.ask([("ZCARD", keys.ready), ("ZCARD", keys.delayed), ("ZCARD", keys.index)]))
 
     def consumer_count(self, name: str) -> int:
-        """Return how many consumers have been heard of lately."""
-        return int(self._commands.call(script("count_consumers"), [self._keys.queue(name).consumers]))
+        """Return how many consumers the queue has whose processes live."""
+        return int(self._commands.call(script("count_consumers"), self._keys.queue(name).living))
 
     def purge(self, name: str, progress: Callable[[int], object] = lambda _: None) -> int:
         """Remove all waiting messages, ready and delayed; return how many. `progress` is told of each batch that is freed."""

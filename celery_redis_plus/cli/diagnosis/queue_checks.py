@@ -34,7 +34,7 @@ NAMED = 20
 UNCONSUMED_S, BACKLOG_S = 60, 300
 #: A pause without an end that is older is taken for a forgotten one, in seconds.
 FORGOTTEN_PAUSE_S = 3_600
-#: A consumer sends a heartbeat every third of `consumer_heartbeat_timeout`: after this part of it, one is missing.
+#: A process tells of its consumers every third of `consumer_heartbeat_timeout`: after this part of it, one is missing.
 SILENT_PART = 0.6
 #: Messages that are looked at to name the most frequent task.
 SAMPLE = 100
@@ -119,10 +119,10 @@ def _unconsumed(one: QueueOverview) -> Finding:
 
 
 def silent(broker: ExaminedBroker) -> Iterator[Finding]:
-    """Consumers that are listed as live, and miss their heartbeats: frozen, or cut off."""
+    """Consumers that are listed, and whose process tells nothing of them: it is frozen, or cut off."""
     now = datetime.fromtimestamp(server_ms(broker.commands) / 1000, UTC)
     limit_s = SILENT_PART * broker.options.consumer_heartbeat_timeout
-    registry = Consumers(broker.commands, broker.keys, timeout_s=broker.options.consumer_heartbeat_timeout)
+    registry = Consumers(broker.commands, broker.keys)
     records = (record for one in broker.overviews if one.consumers for record in registry.list(one.queue))
     found = [(now - record.last_heard, record) for record in records]
     missed = [(age.total_seconds(), record) for age, record in found if age.total_seconds() > limit_s]

@@ -88,7 +88,7 @@ def make_broker(client: redis.Redis) -> Broker:
         publisher=Publisher(commands, keys, dedup_window_s=900, on_missing=queues.revive),
         claim_commands=ClaimCommands(commands, keys, holder="holder", visibility_timeout_s=30),
         acknowledger=Acknowledger(commands, keys, unacked_messages, dead_letter_max=DEAD_MAX, delivery_limit=None),
-        consumers=Consumers(commands, keys, timeout_s=60),
+        consumers=Consumers(commands, keys),
     )
 
 

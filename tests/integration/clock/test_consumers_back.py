@@ -7,6 +7,7 @@ import time
 import pytest
 
 from celery_redis_plus.broker.consumers.pauses import Pausing
+from celery_redis_plus.broker.consumers.processes import Processes, ProcessRecord
 from celery_redis_plus.broker.consumers.registry import Consumer, Consumers
 from celery_redis_plus.broker.fanout.subscriber_registry import SubscriberRegistry
 from celery_redis_plus.broker.publishing.delivery_store import About, DeliveryStore
@@ -15,14 +16,21 @@ from tests.support.inbox import declare, publish
 from tests.support.waiting import wait_until
 
 DAY_S = 86_400
-TIMEOUT_S, PROBE_S = 1.0, 1.2
+TIMEOUT_S, LEASE_S = 1.0, 3.0
 #: What a busy machine may take besides.
-SLACK_S = 1.0
+SLACK_S = 1.5
 SINGLE = {"x-single-active-consumer": True}
 
 
-def crew_of(broker):
-    return Consumers(broker.commands, broker.keys, timeout_s=TIMEOUT_S)
+def crew_of(broker, process="living", timeout_s=TIMEOUT_S):
+    return Consumers(broker.commands, broker.keys, process=process, timeout_s=timeout_s)
+
+
+def beat(broker, process="living"):
+    """Send the heartbeat of a process, which leads where none does."""
+    record = ProcessRecord("run", (), 5.0, (process,), ("q",), "host", 1).encode()
+    registry = Processes(broker.commands, broker.keys, delivery_limit=None, dead_letter_max=5)
+    registry.beat(process, record, may_lead=process == "living", asks=True, lease_s=LEASE_S, version="", next_s=1)
 
 
 def listed(client):
@@ -37,19 +45,22 @@ def listed(client):
         pytest.param({}, {}, id="plain"),
     ],
 )
-def test_a_dead_consumer_is_off_the_list_within_its_timeout_and_the_probe(clock, broker, redis_client, arguments, dead):
+def test_a_dead_consumer_is_off_the_list_within_its_timeout(clock, broker, redis_client, arguments, dead):
     broker.declare("q", arguments=arguments)
     crew = crew_of(broker)
     living = Consumer("living.1", "q", "2")
-    crew.join(Consumer("dead.1", "q", "1", **dead))
+    crew_of(broker, "dead").join(Consumer("dead.1", "q", "1", **dead))
     crew.join(living)
+    for process in ("dead", "living"):
+        beat(broker, process)
     clock.step(-DAY_S)
 
     def alone():
-        crew.beat([living])
+        beat(broker)
+        crew.check([living])
         return listed(redis_client) == [b"living.1"]
 
-    wait_until(alone, TIMEOUT_S + PROBE_S + SLACK_S, interval_s=TIMEOUT_S / 3)
+    wait_until(alone, TIMEOUT_S + SLACK_S, interval_s=TIMEOUT_S / 3)
     broker.publish("q", b"x")
     if arguments or dead:
         taken = broker.claim_commands.claim_restricted("q", 1, living.id, credit=1, activations=b"2" if arguments else b"")
@@ -58,27 +69,36 @@ def test_a_dead_consumer_is_off_the_list_within_its_timeout_and_the_probe(clock,
 
 def test_an_exclusive_consumer_that_died_does_not_keep_the_queue(clock, broker):
     broker.declare("q")
-    crew = crew_of(broker)
-    crew.join(Consumer("dead.1", "q", "1", exclusive=True))
+    crew_of(broker, "dead").join(Consumer("dead.1", "q", "1", exclusive=True))
+    for process in ("dead", "living"):
+        beat(broker, process)
     clock.step(-DAY_S)
 
     def joined():
+        beat(broker)
         try:
-            return crew.join(Consumer("living.1", "q", "2", exclusive=True))
+            crew_of(broker).join(Consumer("living.1", "q", "2", exclusive=True))
         except AccessRefused:
             return False
+        return True
 
-    wait_until(joined, TIMEOUT_S + PROBE_S + SLACK_S, interval_s=0.1)
+    wait_until(joined, TIMEOUT_S + SLACK_S, interval_s=0.1)
 
 
-def test_a_living_consumer_with_a_longer_timeout_keeps_its_deadline(clock, broker, redis_client):
+def test_a_living_consumer_with_a_longer_timeout_stays_on_the_list(clock, broker, redis_client):
     broker.declare("q")
-    patient, hasty = Consumer("patient.1", "q", "1"), Consumer("hasty.1", "q", "2")
-    Consumers(broker.commands, broker.keys, timeout_s=60).join(patient)
-    crew = crew_of(broker)
-    crew.join(hasty)
-    crew.beat([hasty])
-    assert redis_client.zscore("consumers:{q}", "patient.1") > clock.now_ms + 50_000
+    hasty = Consumer("living.1", "q", "2")
+    crew_of(broker, "patient", 60).join(Consumer("patient.1", "q", "1"))
+    crew_of(broker, "dead").join(Consumer("dead.1", "q", "1"))
+    crew_of(broker).join(hasty)
+    for process in ("patient", "dead", "living"):
+        beat(broker, process)
+    for _ in range(4):
+        # Each within the time in which somebody has to be heard.
+        clock.step(LEASE_S - 0.5)
+        beat(broker)
+        crew_of(broker).check([hasty])
+    assert sorted(listed(redis_client)) == [b"living.1", b"patient.1"]
 
 
 def test_the_end_of_a_pause_is_told_as_it_was_meant(clock, broker):

@@ -36,8 +36,9 @@ def test_low_priorities_are_served_within_the_time_that_the_levels_take(connect)
     """A flood of the highest priority never ends; without ageing, the low one would wait for ever."""
     channel, publisher = connect().channel(), connect().channel()
     declare(channel, "q", arguments={"x-priority-ageing": 10})
+    start = time.monotonic()
     publish(publisher, "q", "low", priority=0)
-    inbox, start = Inbox(channel, UNDECLARED, prefetch=1, ack=True), time.monotonic()
+    inbox = Inbox(channel, UNDECLARED, prefetch=1, ack=True)
     while "low" not in inbox.bodies:
         publish(publisher, "q", "flood", "flood", priority=20)
         inbox.drain(len(inbox.messages) + 1)

@@ -23,7 +23,7 @@ from tests.support.waiting import wait_until
 GOOD = Keys().queue("good")
 #: Rules for consumers, for whose sake `claim_restricted` takes from the queue, and for publishers.
 RULES = {"x-single-active-consumer": True, "x-max-unacked": 50, "x-rate-limit": 1000, "x-max-length": 1000}
-#: Heartbeats and sweeps every half second, those of consumers every second.
+#: Heartbeats and sweeps every half second; each second a look at the lists of consumers.
 OPTIONS = {"visibility_timeout": 3, "consumer_heartbeat_timeout": 3, "polling_interval": 1}
 #: A message of the good queue that a consumer works on all the time.
 HELD = b"held"
@@ -95,8 +95,11 @@ class Scene:
 
         wait_until(holds, 20, condition.__name__, interval_s=0)
 
-    def ends_of(self, key):
-        return [end for _, end in self.client.zrange(key, 0, -1, withscores=True)]
+    def signs(self):
+        """Return the end of each lease of the good queue, and when its consumers were heard of."""
+        leases = [end for _, end in self.client.zrange(GOOD.index, 0, -1, withscores=True)]
+        names = self.client.zrange(GOOD.consumers, 0, -1)
+        return leases, [int(self.client.hget(GOOD.consumer + name, "heard")) for name in names]
 
     def damage(self, name, pattern):
         """Replace the keys of a bad queue that are spelled so by texts."""
@@ -113,13 +116,12 @@ class Scene:
         # The lease of the one that hangs ends.
         self.client.zadd(GOOD.index, {self.lost.tag: 1})
         self.take(b"lost")
-        leases = self.ends_of(GOOD.index), self.ends_of(GOOD.consumers)
+        before = self.signs()
 
-        def extended():
-            now = self.ends_of(GOOD.index), self.ends_of(GOOD.consumers)
-            return all(len(new) == len(old) and min(new) > max(old) for new, old in zip(now, leases, strict=True))
+        def heard():
+            return all(len(new) == len(old) and min(new) > max(old) for new, old in zip(self.signs(), before, strict=True))
 
-        self.wait(extended)
+        self.wait(heard)
         (held,) = (message for message in self.messages if message.body == HELD)
         held.ack()
         self.wait(lambda: not self.client.zcard(GOOD.index))

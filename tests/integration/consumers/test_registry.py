@@ -12,8 +12,11 @@ from celery_redis_plus import clock
 from celery_redis_plus.broker.consumers.registry import INTERESTED, NOT_INTERESTED, Consumer, Consumers
 from celery_redis_plus.cli.broker_admin import BrokerAdmin
 from celery_redis_plus.errors import QueueNotFound
+from celery_redis_plus.keys import Keys
 from tests.support.inbox import Inbox, declare, publish
 from tests.support.waiting import wait_until
+
+KEYS = Keys()
 
 
 @pytest.fixture
@@ -73,13 +76,38 @@ def test_the_consumer_of_a_lost_connection_leaves_without_waiting_for_its_time(c
     assert after.id != before.id
 
 
-def test_a_consumer_that_gives_no_sign_of_life_is_taken_off_the_list(connect, operator, redis_client):
+@pytest.mark.parametrize("process", ["silent", "gone"])
+def test_a_consumer_whose_process_is_silent_counts_no_more_and_is_taken_off_the_list(connect, operator, redis_client, process):
+    now_ms = datetime.now(UTC).timestamp() * 1000
+    redis_client.zadd(KEYS.processes[1], {"silent": now_ms - 60_000})
+    redis_client.zadd("consumers:{q}", {"dead.1": now_ms - 120_000})
+    redis_client.hset("consumer:{q}:dead.1", mapping={"pid": 1, "process": process, "timeout": 1000})
     Inbox(connect(consumer_heartbeat_timeout=1).channel(), "q")
-    redis_client.zadd("consumers:{q}", {"dead.1": (datetime.now(UTC).timestamp() + 0.5) * 1000})
-    redis_client.hset("consumer:{q}:dead.1", mapping={"pid": 1, "since": 1})
-    assert "dead.1" in {record.id for record in operator.consumers("q")}
+    assert "dead.1" not in {record.id for record in operator.consumers("q")}
+    assert operator.overview_of("q").consumers == 1
     wait_until(lambda: redis_client.zcard("consumers:{q}") == 1 and not redis_client.exists("consumer:{q}:dead.1"))
-    assert len(operator.consumers("q")) == 1
+
+
+def test_nobody_is_taken_off_the_list_while_no_process_was_heard(channel, redis_client):
+    """After a pause of the server all are silent; those that live tell that first."""
+    declare(channel, "q", arguments={"x-single-active-consumer": True})
+    connection = channel.session.commands, channel.session.keys
+    now_ms = datetime.now(UTC).timestamp() * 1000
+    redis_client.zadd(KEYS.processes[1], {"other": now_ms - 60_000})
+    redis_client.hset(KEYS.processes[2], mapping={"heard": int(now_ms - 60_000), "resumed": int(now_ms - 120_000)})
+    crew = Consumers(*connection, process="mine", timeout_s=1)
+    other = Consumers(*connection, process="other", timeout_s=1)
+    other.join(Consumer("other.1", "q", "1"))
+    redis_client.zadd("consumers:{q}", {"other.1": now_ms - 120_000})
+    crew.join(Consumer("mine.1", "q", "2"))
+    assert redis_client.hget("meta:{q}", "active") == b"other.1"
+    # One was heard just now, and again after the timeout, and this one was not.
+    redis_client.hset(KEYS.processes[2], mapping={"heard": int(now_ms), "resumed": int(now_ms - 500)})
+    crew.check([Consumer("mine.1", "q", "2")])
+    assert redis_client.hget("meta:{q}", "active") == b"other.1"
+    redis_client.hset(KEYS.processes[2], "resumed", int(now_ms - 2000))
+    crew.check([Consumer("mine.1", "q", "2")])
+    assert redis_client.hget("meta:{q}", "active") == b"mine.1"
 
 
 def test_a_consumer_that_was_taken_for_dead_comes_back(connect, operator, redis_client):
@@ -113,36 +141,29 @@ def test_a_queue_without_rules_costs_a_consumer_the_same_however_many_it_has(cha
         found = redis_client.info("commandstats")
         return sum(found[name]["calls"] for name in ("cmdstat_hmget", "cmdstat_hget", "cmdstat_zscore") if name in found)
 
-    alone = join_and_leave()
-    for number in range(1, 200):
-        consumers.join(Consumer(f"{number:012x}.1", "q", "tag"))
-    assert join_and_leave() == alone
+    def come(numbers):
+        for number in numbers:
+            consumers.join(Consumer(f"{number:012x}.1", "q", "tag"))
+
+    # A few others may be dead, and are looked at.
+    come(range(1, 20))
+    few = join_and_leave()
+    come(range(20, 200))
+    assert join_and_leave() == few
 
 
-@pytest.fixture
-def signs(channel, monkeypatch):
-    """Have 60 queues consumed; return the queues whose consumers give signs of life from then on."""
+def test_a_new_consumer_makes_no_look_for_the_others_due(channel, monkeypatch):
     Inbox(channel, *(f"q{number}" for number in range(60)))
-    heartbeats = channel.session.service.consumer_heartbeats
-    wait_until(lambda: len(heartbeats.probes) == 60 and heartbeats.next_run_at > clock.now_s() + 5)
-    given, beat = [], Consumers.beat
+    lists = channel.session.service.consumer_lists
+    looked_for, check = [], Consumers.check
 
-    def noted(consumers, beating):
-        given.extend(consumer.queue for consumer in beating)
-        return beat(consumers, beating)
+    def noted(consumers, checked):
+        looked_for.extend(consumer.queue for consumer in checked)
+        return check(consumers, checked)
 
-    monkeypatch.setattr(Consumers, "beat", noted)
-    return given
-
-
-def test_a_new_consumer_makes_no_sign_of_life_of_the_others_due(channel, signs):
+    monkeypatch.setattr(Consumers, "check", noted)
+    wait_until(lambda: len(looked_for) >= 60 and lists.next_run_at > clock.now_s() + 5)
+    looked_for.clear()
     Inbox(channel, "new")
-    wait_until(lambda: "new" in signs)
-    assert set(signs) == {"new"}
-
-
-def test_a_probe_is_answered_by_the_consumer_that_was_asked_alone(channel, redis_client, signs):
-    consumer = channel.queue_consumers.consumers["q7"]
-    redis_client.zadd(channel.session.keys.queue("q7").probe_of(consumer.id), {"probe": 0})
-    wait_until(lambda: signs)
-    assert signs == ["q7"]
+    wait_until(lambda: "new" in looked_for)
+    assert set(looked_for) == {"new"}

@@ -93,8 +93,9 @@ def test_a_dead_one_is_replaced_within_the_heartbeat_timeout_and_its_messages_co
     first.drain(2)
     start = time.monotonic()
     frozen.transport.session.service.stop()
-    assert second.drain(5) == [0, 1, 2, 3, 4]
-    assert time.monotonic() - start < 3
+    assert second.drain(5, timeout_s=10) == [0, 1, 2, 3, 4]
+    # What the last heartbeat has promised, the timeout, and a look at the list.
+    assert time.monotonic() - start < 5
     # The first one comes back: what is in its buffer is not its own any more.
     assert first.rest(0.2) == [0, 1]
     for message in first.messages + second.messages:
@@ -117,7 +118,7 @@ def test_a_takeover_finds_what_the_dead_one_held_behind_many_claims_of_others(co
     due = (redis_client.time()[0] + 100) * 1000
     redis_client.zadd("messages_index:{q}", dict.fromkeys(others, due))
     frozen.transport.session.service.stop()
-    assert second.drain(5) == [0, 1, 2, 3, 4]
+    assert second.drain(5, timeout_s=10) == [0, 1, 2, 3, 4]
     assert redis_client.zcount("messages_index:{q}", due, due) == len(others)
     assert not redis_client.hexists("meta:{q}", "takeover")
 

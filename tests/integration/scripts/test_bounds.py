@@ -139,12 +139,15 @@ def track(shop: workshop.Workshop) -> None:
 CALLS: dict[str, Callable[[workshop.Workshop], Any]] = {
     "claim": expired,
     "register_consumer": many_consumers,
-    "heartbeat_consumers": lambda shop: shop.consumers.beat([consumer(number) for number in range(50)]),
+    "check_consumers": lambda shop: shop.consumers.check([consumer(number) for number in range(50)]),
     "list_consumers": lambda shop: shop.consumers.list("q"),
     "count_consumers": lambda shop: shop.queues.consumer_count("q"),
     "deregister_consumer": lambda shop: shop.consumers.leave("q", consumer(0).id),
     "recover_sessions": lambda shop: shop.run(
-        "recover_sessions", shop.q.consumer_keys, "", 500, 5, 5, *(f"{number:012x}" for number in range(20))
+        "recover_sessions", shop.q.state_keys, "", 500, 5, 5, *(f"{number:012x}" for number in range(20))
+    ),
+    "remove_consumers": lambda shop: shop.run(
+        "remove_consumers", shop.q.consumer_keys, *(f"{number:012x}" for number in range(20))
     ),
     "release_session": lambda shop: shop.run(
         "release_session",
@@ -172,7 +175,10 @@ CALLS: dict[str, Callable[[workshop.Workshop], Any]] = {
     "list_messages": lambda shop: shop.dead.page("q"),
     "queue_overview": lambda shop: shop.run(
         "queue_overview",
-        [getattr(shop.q, kind) for kind in ("meta", "ready", "delayed", "index", "message", "dlx_outbox", "dead", "consumers")],
+        [
+            *(getattr(shop.q, kind) for kind in ("meta", "ready", "delayed", "index", "message", "dlx_outbox", "dead")),
+            *shop.q.living,
+        ],
     ),
     "check_messages": lambda shop: shop.run("check_messages", shop.q.state_keys, 1, 0, 30_000, *tags(shop, "ready", 100)),
     "check_queue": lambda shop: shop.run(
@@ -183,7 +189,7 @@ CALLS: dict[str, Callable[[workshop.Workshop], Any]] = {
                 "meta", "wakeup", "schedule_wakeup", "ready", "consumers", "delayed", "index", "expiry", "dlx_outbox", "dead",
                 "trash",
             )
-        ],
+        ] + [*shop.q.living[1:]],
         1, 60_000,
     ),
     "check_rights": lambda shop: shop.run("check_rights", [shop.keys.queues], '[["ZADD", "", "1", "a"]]'),

@@ -129,15 +129,17 @@ SCENARIOS: dict[str, list[Scenario]] = {
         )
     ],
     "recover_sessions": [
-        Scenario(lambda shop: shop.run("recover_sessions", shop.q.consumer_keys, "", 100, 5, 5, "holder")),
+        Scenario(lambda shop: shop.run("recover_sessions", shop.q.state_keys, "", 100, 5, 5, "holder")),
         Scenario(
-            lambda shop: shop.run("recover_sessions", shop.q.consumer_keys, "", 100, 5, 5, "holder"),
+            lambda shop: shop.run("recover_sessions", shop.q.state_keys, "", 100, 5, 5, "holder"),
             arguments={"x-delivery-limit": 1},
         ),
+    ],
+    "remove_consumers": [
         Scenario(
-            lambda shop: shop.run("recover_sessions", shop.q.consumer_keys, "", 100, 5, 5, "holder"),
+            lambda shop: shop.run("remove_consumers", shop.q.consumer_keys, "holder"),
             arguments={"x-single-active-consumer": True},
-            before=lambda shop: shop.run("register_consumer", shop.q.consumer_keys, "holder.1", 60_000, 0, 0, "tag", "t"),
+            before=lambda shop: shop.run("register_consumer", shop.q.consumer_keys, "holder.1", 0, 0, "tag", "t"),
         ),
     ],
     "extend_leases": [
@@ -256,13 +258,11 @@ SCENARIOS: dict[str, list[Scenario]] = {
             arguments={"x-max-unacked": 5},
         ),
     ],
-    "register_consumer": [
-        Scenario(lambda shop: shop.run("register_consumer", shop.q.consumer_keys, "me", 60_000, 0, 0, "tag", "t"))
-    ],
+    "register_consumer": [Scenario(lambda shop: shop.run("register_consumer", shop.q.consumer_keys, "me", 0, 0, "tag", "t"))],
     "deregister_consumer": [
         Scenario(
             lambda shop: shop.run("deregister_consumer", shop.q.consumer_keys, "me"),
-            before=lambda shop: shop.run("register_consumer", shop.q.consumer_keys, "me", 60_000, 0, 0, "tag", "t"),
+            before=lambda shop: shop.run("register_consumer", shop.q.consumer_keys, "me", 0, 0, "tag", "t"),
         )
     ],
     "report_no_credit": [Scenario(lambda shop: shop.run("report_no_credit", shop.q.consumer_keys, "me"))],
@@ -276,7 +276,7 @@ SCENARIOS: dict[str, list[Scenario]] = {
 #: They touch no message, and nothing that a message needs: counters, wakeups, lists, broadcasts, tracked deliveries.
 NO_MESSAGES = {
     "finish_lane_move",
-    "record_error", "own_queue", "log_failed", "heartbeat_consumers", "tombstone_queues", "check_messages", "check_queue",
+    "record_error", "own_queue", "log_failed", "check_consumers", "tombstone_queues", "check_messages", "check_queue",
     "commit_events", "increment_counters", "declare_exchange", "next_queue_id", "add_to_queue_set", "database_id",
     "heartbeat_fanout", "leave_wait_queue", "publish_fanout", "publish_fanout_bounded",
     "remove_expired_subscribers", "suspect_subscribers",

@@ -87,7 +87,7 @@ class Workshop:
         )
         self.dead = DeadLetters(self.commands, self.keys)
         self.messages = Messages(self.commands, self.keys, dead_letter_max=DEAD_MAX)
-        self.consumers = Consumers(self.commands, self.keys, timeout_s=60)
+        self.consumers = Consumers(self.commands, self.keys)
         self.pausing = Pausing(self.commands, self.keys)
         limits = SweepLimits(VISIBILITY_S, 5, DEAD_MAX, 1e6)
         self.sweeper = Sweeper(self.commands, self.keys, QueueCrowds(), name="s", limits=limits, forward=self.forward)

@@ -164,7 +164,7 @@ def test_a_running_consumer_hears_of_messages_when_its_queue_has_got_a_single_ac
     declare_elsewhere("q", arguments={"x-single-active-consumer": True})
     service = channel.session.service
     wait_until(lambda: not inbox.pump(0.05) and channel.queue_consumers.wakeups["q"] != channel.session.keys.queue("q").wakeup)
-    assert service.consumer_heartbeats.next_run_at
+    assert service.consumer_lists.next_run_at
     publish(channel, "q", "a")
     assert inbox.drain(1, timeout_s=8) == ["a"]
 

@@ -218,7 +218,7 @@ def test_an_owner_that_was_taken_for_gone_does_not_come_back_to_the_queue(connec
 
     wait_until(declared_first)
     new.basic_consume("q", callback=lambda message: (got.append(message.body), message.ack()))
-    old.session.service.consumer_heartbeats.run_soon()
+    old.session.service.consumer_lists.run_soon()
     old.session.service.wake()
     for number in range(8):
         new.basic_publish(new.prepare_message(str(number)), "", "q")

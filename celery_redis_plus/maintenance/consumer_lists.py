@@ -1,4 +1,8 @@
-"""Sends the heartbeats of this process's consumers, and takes those off their queues' lists that are gone."""
+"""Sees that this process's consumers are on the lists of their queues, and takes those off that are gone.
+
+A consumer lives as long as its process: no heartbeat of its own says so. But the list is gone of a queue that was deleted and is
+declared again, or whose database was flushed.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,7 @@ from celery_redis_plus.errors import AccessRefused, ResourceLocked
 from celery_redis_plus.maintenance.time_slices import Slice
 
 if TYPE_CHECKING:
-    from celery_redis_plus.broker.consumers.registry import Consumer, Consumers, Sign
+    from celery_redis_plus.broker.consumers.registry import Consumer, Consumers, Standing
     from celery_redis_plus.broker.consumers.unacked import UnackedMessages
     from celery_redis_plus.broker.exchanges.declared_topology import DeclaredTopology
     from celery_redis_plus.maintenance.consumed_queues import ConsumedQueues
@@ -26,12 +30,12 @@ CONSUMERS_A_CALL = 50
 #: Seconds until a consumer that is missing in its queue's list is checked once more.
 UNLISTED_RECHECK_S = 0.2
 #: Seconds after which a consumer's end is looked for beyond the moment at which it is due.
-EXPIRY_MARGIN_S = 0.02
+DEATH_MARGIN_S = 0.02
 #: Seconds between two looks whether a paused queue goes on.
 PAUSE_CHECK_S = 5.0
 
 
-class ConsumerHeartbeats:
+class ConsumerLists:
     """The maintenance task that keeps the lists of consumers true."""
 
     def __init__(
@@ -52,7 +56,7 @@ class ConsumerHeartbeats:
             unacked_messages: tells which messages of a broken session are still to be released.
             knowledge: tells which queues have a single active consumer.
             crowds: is told how many consumers each queue has.
-            timeout_s: one counts as dead after so many seconds of silence.
+            timeout_s: `consumer_heartbeat_timeout`; each list is looked at every third of it.
         """
         self._consumers = consumers
         self._watched = watched
@@ -61,10 +65,8 @@ class ConsumerHeartbeats:
         self._crowds = crowds
         self._interval_s = timeout_s / 3
         self._next_run_at = 0.0
-        #: Consumer -> when its next sign of life is due, on `clock`, in seconds. One that is not here is new.
+        #: Consumer -> when it is looked for next, on `clock`, in seconds. One that is not here is new.
         self._due_at: dict[str, float] = {}
-        #: Wakeup by which the server asks a consumer for a sign of life -> the consumer.
-        self.probes: dict[bytes, str] = {}
         #: Consumers that were not on their lists when we last looked.
         self._missed: set[str] = set()
         #: Paused queues, with the reasons that were logged.
@@ -80,19 +82,13 @@ class ConsumerHeartbeats:
         return 0.0 if any(self._may_leave(*left) for left in list(self._left_behind)) else self._next_run_at
 
     def run_soon(self) -> None:
-        """Give all signs of life at once: the connection was away."""
+        """Look for all consumers at once: the connection was away, or this process counted no more."""
         self._due_at = dict.fromkeys(self._due_at, 0.0)
         self._next_run_at = 0.0
 
     def look_soon(self) -> None:
-        """Give those of new consumers at once: what is watched has changed."""
+        """Look for new consumers at once: what is watched has changed."""
         self._next_run_at = 0.0
-
-    def answer(self, probe: bytes) -> None:
-        """Give a consumer's sign of life at once: the server has asked for it by its wakeup `probe`."""
-        consumer = self.probes.get(probe)
-        if consumer in self._due_at:
-            self._due_at[consumer] = self._next_run_at = 0.0
 
     def deregister(self, queue: str, consumer: str) -> None:
         """Take a consumer off its queue's list soon: its own connection cannot. From any thread.
@@ -102,7 +98,7 @@ class ConsumerHeartbeats:
         self._left_behind.append((queue, consumer))
 
     def run(self) -> None:
-        """Give the signs of life that are due. Raises as `CommandConnection.call` does; nothing is forgotten then."""
+        """Look for those that are due. Raises as `CommandConnection.call` does; nothing is forgotten then."""
         for left in [left for left in list(self._left_behind) if self._may_leave(*left)]:
             self._consumers.leave(*left)
             self._left_behind.remove(left)
@@ -116,14 +112,13 @@ class ConsumerHeartbeats:
             if slice_.over:
                 # The rest stays due.
                 break
-            self._beat(due[at : at + CONSUMERS_A_CALL])
+            self._check(due[at : at + CONSUMERS_A_CALL])
         self._next_run_at = min(self._due_at.values(), default=clock.now_s() + self._interval_s)
 
     def _note_members(self, present: dict[str, Consumer]) -> None:
-        """Note which consumers there are: the signs of life of new ones are due."""
+        """Note which consumers there are: new ones are due."""
         self._due_at = {consumer: self._due_at.get(consumer, 0.0) for consumer in present}
         self._missed.intersection_update(present)
-        self.probes = {self._consumers.probe_of(consumer): consumer.id for consumer in present.values()}
         queues = {consumer.queue for consumer in present.values()}
         self._crowds.consumers = {queue: count for queue, count in self._crowds.consumers.items() if queue in queues}
 
@@ -140,26 +135,26 @@ class ConsumerHeartbeats:
         now = clock.now_s()
         return now >= self._waits_until.setdefault((queue, consumer), now + self._interval_s)
 
-    def _beat(self, consumers: list[Consumer]) -> None:
-        signs = self._consumers.beat(consumers)
+    def _check(self, consumers: list[Consumer]) -> None:
+        standings = self._consumers.check(consumers)
         now = clock.now_s()
-        for sign in signs:
-            self._due_at[sign.consumer.id] = now + self._interval_s
-            self._crowds.consumers[sign.consumer.queue] = sign.consumers
-            if not sign.known:
-                self._join_again(sign.consumer)
-            if sign.next_expiry_s is not None:
+        for standing in standings:
+            self._due_at[standing.consumer.id] = now + self._interval_s
+            self._crowds.consumers[standing.consumer.queue] = standing.consumers
+            if not standing.listed:
+                self._join_again(standing.consumer)
+            if standing.next_death_s is not None:
                 # What the dead one had alone passes on in time.
-                self._look_again(sign.consumer, now + sign.next_expiry_s + EXPIRY_MARGIN_S)
-            self._note_pause(sign)
+                self._look_again(standing.consumer, now + standing.next_death_s + DEATH_MARGIN_S)
+            self._note_pause(standing)
 
     def _look_again(self, consumer: Consumer, at: float) -> None:
-        """Give a consumer's next sign of life at `at`, on `clock`, if it is not due before."""
+        """Look for a consumer at `at`, on `clock`, if it is not due before."""
         self._due_at[consumer.id] = min(self._due_at[consumer.id], at)
 
     def _join_again(self, consumer: Consumer) -> None:
         if consumer.id not in self._missed:
-            # Taken for dead; or cancelled at this very moment, and then it must not be listed again.
+            # Its list is gone; or it was cancelled at this very moment, and then it must not be listed again.
             self._missed.add(consumer.id)
             self._look_again(consumer, clock.now_s() + UNLISTED_RECHECK_S)
             return
@@ -172,18 +167,18 @@ class ConsumerHeartbeats:
         if consumer not in self._present():
             self._consumers.leave(consumer.queue, consumer.id)
 
-    def _note_pause(self, sign: Sign) -> None:
-        queue = sign.consumer.queue
-        if sign.paused != self._paused.get(queue):
-            if sign.paused is None:
+    def _note_pause(self, standing: Standing) -> None:
+        queue = standing.consumer.queue
+        if standing.paused != self._paused.get(queue):
+            if standing.paused is None:
                 del self._paused[queue]
                 logger.info("queue %r is resumed", queue, extra={"queue": queue})
             else:
-                self._paused[queue] = sign.paused
-                end = time_of_ms(sign.paused_until * 1000).isoformat() if sign.paused_until else "it is resumed"
-                logger.warning("queue %r is paused until %s: %s", queue, end, sign.paused, extra={"queue": queue})
-        if sign.paused is not None:
-            self._look_again(sign.consumer, clock.now_s() + PAUSE_CHECK_S)
+                self._paused[queue] = standing.paused
+                end = time_of_ms(standing.paused_until * 1000).isoformat() if standing.paused_until else "it is resumed"
+                logger.warning("queue %r is paused until %s: %s", queue, end, standing.paused, extra={"queue": queue})
+        if standing.paused is not None:
+            self._look_again(standing.consumer, clock.now_s() + PAUSE_CHECK_S)
 
     def _present(self) -> list[Consumer]:
         return [consumer for queue in self._watched.all() for consumer in queue.consumers]

@@ -1,0 +1,47 @@
+#!lua flags=allow-oom
+-- Tells of a process' consumers in which state they are, and whether they are still on the lists of their queues.
+-- KEYS  per queue: queue (zset, read), delayed (zset, read), messages_index (zset, read), message (prefix of a hash, read),
+--       wakeup (zset), meta (hash), schedule_wakeup (zset, read), expiry (zset, read), dlx_outbox (zset, read),
+--       dead (zset, read), trash (zset, read), consumers (zset), consumer (prefix of a hash), with_credit (zset),
+--       heartbeats (zset, read), leader (hash, read)
+-- ARGV  per queue: consumer, state
+-- Returns per queue: known (0 = it is not on the list any more and has to join again), ms until a consumer that has something alone may
+-- be dead (-1 = all of these were heard), why the queue is paused ('' = it is not), until when (ms since the epoch, 0 = for good), how
+-- many consumers the queue has, and why this could not be done ('' = it was): a key of another type, or a field that is no number, is
+-- the matter of its own queue.
+-- Bound: the consumers that are given, and 13 others of each queue that may be dead. Of queues with rules, where the one that had the queue is gone, a
+--       look at each of the queue's consumers.
+-- @include now
+-- @include consumers
+local now = now_ms()
+local reply = {}
+
+local function check(keys, id, state)
+  local priority = redis.call('HGET', keys.consumer .. id, 'priority')
+  local known = priority and redis.call('ZSCORE', keys.consumers, id) and 1 or 0
+  if known == 1 then
+    redis.call('HSET', keys.consumer .. id, 'state', state, 'heard', text(now))
+    keep_listed(keys, id)
+  end
+  local _, next_death = remove_some_dead(keys, now, id)
+  local record = redis.call('HMGET', keys.meta, 'restricted', 'paused', 'paused_until', 'sac', 'active', 'exclusive', 'prioritised')
+  if known == 1 and priority ~= '0' and not record[7] then
+    -- The record was lost meanwhile.
+    update_consumers(keys, priority)
+  elseif record[1] and not is_consistent(keys, { record[4], record[5], record[6] }) then
+    update_consumers(keys)
+  elseif record[1] then
+    -- What an eviction took of the rules stands again.
+    update_wakeup_target(keys)
+  end
+  local until_ms = tonumber(record[3] or 0)
+  local paused = record[2] and (until_ms == 0 or until_ms > now)
+  return { known, next_death, paused and record[2] or '', text(until_ms), redis.call('ZCARD', keys.consumers), '' }
+end
+
+for i = 0, #KEYS / CONSUMER_KEYS - 1 do
+  local fine, values = pcall(check, consumer_keys(i * CONSUMER_KEYS), ARGV[2 * i + 1], ARGV[2 * i + 2])
+  if not fine then values = { 1, -1, '', '0', 1, type(values) == 'table' and values.err or tostring(values) } end
+  for _, value in ipairs(values) do reply[#reply + 1] = value end
+end
+return reply
