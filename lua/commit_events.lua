@@ -4,7 +4,8 @@
 -- ARGV  1 reader; '' only trims  2 its position: EPOCH-N, the last event that it has; an earlier one than noted changes nothing
 --       3 events that it lost, to be added  4 trim (0/1)  5 whose reader it is, such as the id of a folder; '' leaves that
 -- Returns how many events were trimmed in this step: 0 = no more to do. A step trims 10,000 at most, in whole nodes. An error
--- 'OWNED' where the reader is of another owner. Nothing is noted where there is no stream any more.
+-- 'OWNED' where the reader is of another owner. Nothing is noted where there is no stream any more. A record of a reader that
+-- somebody else wrote is written anew by its reader, and until then nothing is trimmed: it does not say what that one has.
 -- Bound: the readers of the queue's events, and 10,000 events that are trimmed, by whole nodes.
 -- @include now
 -- @include text
@@ -23,8 +24,8 @@ end
 if ARGV[1] ~= '' and redis.call('EXISTS', KEYS[1]) == 1 then
   local position, lost, owner = ARGV[2], tonumber(ARGV[3]), ARGV[5]
   local before = redis.call('HGET', KEYS[2], ARGV[1])
-  if before then
-    local known, lost_before, known_owner = string.match(before, '^(%S+) %d+ (%d+) ?(.*)$')
+  local known, lost_before, known_owner = string.match(before or '', '^(%d+%-%d+) %d+ (%d+) ?(.*)$')
+  if known then
     if owner ~= '' and known_owner ~= '' and owner ~= known_owner then return redis.error_reply('OWNED by ' .. known_owner) end
     if is_before(position, known) then position = known end
     lost = lost + tonumber(lost_before)
@@ -36,6 +37,7 @@ if ARGV[4] ~= '1' then return 0 end
 local epoch, n
 for _, value in ipairs(redis.call('HVALS', KEYS[2])) do
   local e, m = parts(value)
+  if not e then return 0 end
   if not epoch or e < epoch or (e == epoch and m < n) then epoch, n = e, m end
 end
 if not epoch then return 0 end

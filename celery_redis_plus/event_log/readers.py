@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -9,12 +10,16 @@ from typing import TYPE_CHECKING
 from redis.exceptions import ResponseError
 
 from celery_redis_plus import scripts
-from celery_redis_plus.errors import InvalidArgument, ReaderTaken
+from celery_redis_plus.errors import InvalidArgument, ReaderTaken, WrongKeyType
+from celery_redis_plus.event_log.stream import log_passed_over
 from celery_redis_plus.events import entry_id
+from celery_redis_plus.keys import decode_name
 
 if TYPE_CHECKING:
     from celery_redis_plus.event_log.offsets import Id
     from celery_redis_plus.event_log.stream import EventLog
+
+logger = logging.getLogger(__name__)
 
 #: Seconds without a commit after which a reader is listed as stale.
 STALE_AFTER_S = 24 * 3600.0
@@ -56,7 +61,8 @@ def commit(
 ) -> int:
     """Note that `reader` has everything up to `positions` (by queue) safe; return how many events were trimmed.
 
-    A position earlier than the noted one changes nothing; nothing is noted for a queue whose events were removed.
+    A position earlier than the noted one changes nothing; nothing is noted for a queue whose events were removed. One whose
+    keys somebody else has written is logged and passed over.
 
     Args:
         log: where the events are.
@@ -74,7 +80,11 @@ def commit(
         keys = log.keys.queue(queue)
         name, account = reader, (lost or {}).get(queue, 0)
         while True:
-            step = _run(log, keys.events, keys.events_readers, name, f"{epoch}-{n}", account, int(trim), owner)
+            try:
+                step = _run(log, keys.events, keys.events_readers, name, f"{epoch}-{n}", account, int(trim), owner)
+            except WrongKeyType as foreign:
+                log_passed_over(queue, foreign)
+                break
             trimmed += step
             if not step:
                 break
@@ -98,17 +108,22 @@ def _run(log: EventLog, events: bytes, readers: bytes, *arguments: str | int) ->
 
 
 def readers(log: EventLog, queues: Sequence[str]) -> list[Reader]:
-    """Return the registered readers of `queues`, by queue and name."""
+    """Return the registered readers of `queues`, by queue and name; a record that somebody else has written is logged."""
     numberings = log.numberings(queues, strict=False)
     replies = log.ask([("HGETALL", log.keys.queue(queue).events_readers) for queue in queues] + [("TIME",)])
     now = int(replies[-1][0]) + int(replies[-1][1]) / 1e6
     found = []
     for queue, reply in zip(queues, replies[:-1], strict=True):
         for name, value in sorted(zip(reply[::2], reply[1::2], strict=True)):
-            position, ms, lost = value.decode().split(" ")[:3]
+            try:
+                position, ms, lost = value.decode().split(" ")[:3]
+                at, idle_s, count = entry_id(position), now - int(ms) / 1000, int(lost)
+            except ValueError:
+                odd = "queue %r has a reader %r whose record was not written here: %r"
+                logger.error(odd, queue, name, value[:100], extra={"queue": queue})  # noqa: TRY400 - the line tells all
+                continue
             numbering = numberings[queue]
-            behind = numbering.total - numbering.position_of(entry_id(position))
-            found.append(Reader(name.decode(), queue, entry_id(position), behind, now - int(ms) / 1000, int(lost)))
+            found.append(Reader(decode_name(name), queue, at, numbering.total - numbering.position_of(at), idle_s, count))
     return found
 
 

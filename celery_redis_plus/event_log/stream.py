@@ -19,7 +19,7 @@ from celery_redis_plus.error_translation import translate
 from celery_redis_plus.errors import EventsLost, InvalidArgument, NoEvents, UnknownEventSchema, WrongKeyType
 from celery_redis_plus.event_log.offsets import Id, Offsets
 from celery_redis_plus.events import SCHEMA_VERSION, ended_epochs, entry_id, read_entry
-from celery_redis_plus.keys import Keys, decode_name
+from celery_redis_plus.keys import Keys, QueueKeys, decode_name
 from celery_redis_plus.stored_message import stored_number
 
 if TYPE_CHECKING:
@@ -114,32 +114,18 @@ class EventLog:
         return [name for name in known if any(name == want or fnmatch.fnmatchcase(name, want) for want in names)]
 
     def readable(self, wanted: str = "*") -> list[str]:
-        """Return what `queues` does, without the queues whose keys of events somebody else has written: these are logged.
+        """Return what `queues` does, without the queues whose events cannot be read: these are logged.
+
+        Somebody else has written one of their keys of events, or a later release writes there.
 
         A queue that is named in full stays: the reader raises what is wrong with it.
         """
         queues, named = self.queues(wanted), names_in(wanted)
-        asked: list[tuple[Any, ...]] = []
-        for queue in queues:
-            keys = self.keys.queue(queue)
-            asked.append(("HMGET", keys.events_meta, *NUMBERED_BY))
-            asked.append(("XINFO", "STREAM", keys.events))
-            asked.append(("HMGET", keys.events_readers, "-"))
-        replies = self.ask(asked, missing_ok=True, foreign_ok=True)
-        found = []
-        for place, queue in enumerate(queues):
-            of_queue = replies[3 * place : 3 * place + 3]
-            error = next((reply for reply in of_queue if isinstance(reply, Exception)), None)
-            if error is None:
-                try:
-                    _numbering(queue, *of_queue[:2], strict=False)
-                except ValueError as odd:
-                    error = odd
-            if error is None or queue in named:
-                found.append(queue)
-            else:
-                logger.error("the events of queue %r cannot be read, others are: %s", queue, error, extra={"queue": queue})
-        return found
+        _, foreign = self.sound_numberings(queues, strict=False)
+        for queue, error in foreign.items():
+            if queue not in named:
+                log_passed_over(queue, error)
+        return [queue for queue in queues if queue not in foreign or queue in named]
 
     def numberings(self, queues: Sequence[str], *, strict: bool = True) -> dict[str, Offsets]:
         """Return what the stream of each queue has now.
@@ -154,14 +140,41 @@ class EventLog:
         """
         commands: list[tuple[Any, ...]] = []
         for queue in queues:
-            keys = self.keys.queue(queue)
-            commands.append(("HMGET", keys.events_meta, *NUMBERED_BY))
-            commands.append(("XINFO", "STREAM", keys.events))
+            commands += _numbered_by(self.keys.queue(queue))
         replies = self.ask(commands, missing_ok=True)
         return {
             queue: _numbering(queue, replies[2 * place], replies[2 * place + 1], strict=strict)
             for place, queue in enumerate(queues)
         }
+
+    def sound_numberings(
+        self, queues: Sequence[str], *, strict: bool = True
+    ) -> tuple[dict[str, Offsets], dict[str, Exception]]:  # fmt: skip
+        """Return what `numberings` does, and by queue the error where its events cannot be read.
+
+        Somebody else has written one of its keys of events, or a later release writes there.
+
+        Raises:
+            EventsLost: as `numberings`.
+        """
+        commands: list[tuple[Any, ...]] = []
+        for queue in queues:
+            keys = self.keys.queue(queue)
+            commands += [*_numbered_by(keys), ("HMGET", keys.events_readers, "-")]
+        replies = self.ask(commands, missing_ok=True, foreign_ok=True)
+        found: dict[str, Offsets] = {}
+        foreign: dict[str, Exception] = {}
+        for place, queue in enumerate(queues):
+            meta, info, readers = replies[3 * place : 3 * place + 3]
+            error = next((reply for reply in (meta, info, readers) if isinstance(reply, Exception)), None)
+            try:
+                if error is None:
+                    found[queue] = _numbering(queue, meta, info, strict=strict)
+            except (ValueError, UnknownEventSchema) as odd:
+                error = odd
+            if error is not None:
+                foreign[queue] = error
+        return found, foreign
 
     # ---- entries
 
@@ -272,6 +285,15 @@ class EventLog:
         self.close()
         translated = translate(error, self.address)
         raise translated from (None if translated is error else error)
+
+
+def log_passed_over(queue: str, error: Exception) -> None:
+    """Say that the events of `queue` are passed over, and why."""
+    logger.error("the events of queue %r cannot be read, others are: %s", queue, error, extra={"queue": queue})
+
+
+def _numbered_by(keys: QueueKeys) -> list[tuple[Any, ...]]:
+    return [("HMGET", keys.events_meta, *NUMBERED_BY), ("XINFO", "STREAM", keys.events)]
 
 
 def _payload_bytes(entries: Sequence[Entry]) -> int:

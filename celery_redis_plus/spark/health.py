@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -20,6 +20,7 @@ class Health:
         ingesting: whether its ingest runs.
         starts: how often that was started.
         lag: events of each queue that are not stored yet; None where the broker does not answer.
+        unreadable: queues whose events cannot be read, since somebody else has written their keys; the others are read.
         freshness_s: what is missing in the tables is at most so old, 0 where nothing is; None is not known yet.
         wanted_s: what `freshness_s` should be at most.
         events: events put into the tables since the start.
@@ -34,6 +35,7 @@ class Health:
     ingesting: bool = False
     starts: int = 0
     lag: Mapping[str, int] | None = None
+    unreadable: Sequence[str] = ()
     freshness_s: float | None = None
     events: int = 0
     fold_s: float = 0.0
@@ -57,8 +59,9 @@ class Health:
         lag = "unknown" if self.lag is None else f"{sum(self.lag.values()):,} events"
         fresh = "unknown" if self.freshness_s is None else f"{self.freshness_s:.0f} s"
         lost = f", {sum(self.losses.values()):,} lost" if any(self.losses.values()) else ""
+        unread = f"; cannot read the events of {', '.join(map(repr, self.unreadable))}" if self.unreadable else ""
         trouble = f"; {self.error}" if self.error else ("" if self.ingesting else "; ingest does not run")
-        return f"lag {lag}, freshness {fresh}, {rate:,.0f} events/s, {self.files:,} files{lost}{trouble}"
+        return f"lag {lag}, freshness {fresh}, {rate:,.0f} events/s, {self.files:,} files{lost}{unread}{trouble}"
 
     def metrics(self) -> str:
         """Return it as Prometheus reads it.
@@ -69,6 +72,7 @@ class Health:
             "up": ("gauge", "Whether ingest runs.", [("", float(self.ingesting))]),
             "ingest_starts_total": ("counter", "How often ingest was started.", [("", self.starts)]),
             "lag_events": ("gauge", "Events that are not stored yet.", _labelled("queue", self.lag or {})),
+            "unreadable_queues": ("gauge", "Queues whose events cannot be read.", [("", len(self.unreadable))]),
             "freshness_seconds": (
                 "gauge",
                 "What is missing in the tables is at most so old.",

@@ -100,7 +100,9 @@ def _check(arguments: argparse.Namespace) -> None:
         if arguments.job == "replay":
             log.ask([("PING",)])
             return
-        log.numberings(log.queues(arguments.queues), strict=not arguments.allow_data_loss)
+        sound, foreign = log.sound_numberings(log.queues(arguments.queues), strict=not arguments.allow_data_loss)
+        if not sound:
+            raise next(iter(foreign.values()))
 
 
 def _session(arguments: argparse.Namespace, settings: dict[str, str]) -> SparkSession:

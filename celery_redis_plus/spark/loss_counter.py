@@ -19,6 +19,7 @@ from celery_redis_plus.events import entry_id
 from celery_redis_plus.keys import encode_name
 from celery_redis_plus.spark.arrow_columns import ints, microseconds
 from celery_redis_plus.spark.losses import MEMORY_FULL, NO_EVENT, SAMPLED, TRIMMED, Loss
+from celery_redis_plus.stored_message import stored_number
 
 if TYPE_CHECKING:
     from celery_redis_plus.event_log.offsets import Offsets
@@ -59,11 +60,12 @@ class LossCounter:
         events = dataset.dataset([str(file) for file in files], schema=_COLUMNS, format="parquet").to_table()
         options = self._options
         with EventLog(options.resolved_url(), options.prefix) as log:
-            numberings = log.numberings(list(end), strict=False)
+            # The planner logs the queues that cannot be read, and keeps them out of micro-batches.
+            numberings, _ = log.sound_numberings(list(end), strict=False)
             found = []
             if start is not None or self._begins_at_the_start:
                 ranges = {
-                    queue: _ranges(numberings[queue], (start or {}).get(queue), position) for queue, position in end.items()
+                    queue: _ranges(numbering, (start or {}).get(queue), end[queue]) for queue, numbering in numberings.items()
                 }
                 found = [replace(loss, why=NO_EVENT) if _passed_over(log, loss) else loss for loss in gaps(events, ranges, now)]
             found += self._never_written(log, numberings, events, now)
@@ -84,7 +86,7 @@ class LossCounter:
         read = {row["queue"]: row for row in counted.to_pylist()}
         for place, (queue, numbering) in enumerate(numberings.items()):
             epoch = numbering.epochs[-1][0] if numbering.epochs else 0
-            first, last = self._first_unwritten(queue, numbering), int(replies[place][0] or 0)
+            first, last = self._first_unwritten(queue, numbering), stored_number(replies[place][0])
             if last >= first:
                 yield Loss(queue, MEMORY_FULL, epoch, first, last, last - first + 1, self._asked_at, now, now)
             permille, row = _permille(replies[place][1]), read.get(_shown(queue))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard
 
 from celery_redis_plus.errors import EventsLost, InvalidArgument
 from celery_redis_plus.event_log.offsets import BEGINNING, Id, Offsets, loss_message
+from celery_redis_plus.event_log.stream import log_passed_over, names_in
 from celery_redis_plus.events import entry_id
 
 if TYPE_CHECKING:
@@ -48,20 +49,35 @@ class Planner:
 
     Attributes:
         lost: how many events of each queue were gone before they were planned, with `failOnDataLoss=false`.
+        foreign: by queue, why its events cannot be read now: somebody else has written one of its keys, or a later release
+            writes there. The other queues are read; this one keeps its place in the offset, and is read on from there once its
+            keys are mended.
     """
 
     def __init__(self, log: EventLog, options: SourceOptions) -> None:
         self.log = log
         self.options = options
         self.lost: dict[str, int] = {}
+        self.foreign: dict[str, Exception] = {}
 
     def numberings(self) -> dict[str, Offsets]:
-        """Return what the wanted queues have now."""
-        return self.log.numberings(self.log.queues(self.options.queues), strict=self.options.fail_on_data_loss)
+        """Return what the wanted queues have now, without those of `foreign`.
+
+        Raises:
+            WrongKeyType: no queue can be read; UnknownEventSchema or ValueError, by what is wrong with the first one.
+        """
+        return self._sound(self.log.queues(self.options.queues))
 
     def start(self, default: str) -> Offset:
-        """Return where a query without a checkpoint starts; `default` is `earliest` or `latest`."""
+        """Return where a query without a checkpoint starts; `default` is `earliest` or `latest`.
+
+        Raises:
+            WrongKeyType: a queue that the options name in full cannot be read; or as `numberings`.
+        """
         numberings, options = self.numberings(), self.options
+        for queue in {*names_in(options.queues), *(options.starting_offsets if _by_queue(options.starting_offsets) else ())}:
+            if queue in self.foreign:
+                raise self.foreign[queue]
         if options.starting_timestamp is not None:
             ms = options.starting_timestamp
             return {queue: _text(n.id(self.log.first_after(n, ms))) for queue, n in numberings.items()}
@@ -91,7 +107,8 @@ class Planner:
         everything = sum(backlog.values())
         share = 1.0 if limit is None or everything <= limit else limit / everything
         end = {queue: begin[queue] + math.ceil(backlog[queue] * share) for queue in numberings}
-        return {queue: _text(numberings[queue].id(end[queue])) for queue in numberings if end[queue] or queue in start}
+        read = {queue: _text(numberings[queue].id(end[queue])) for queue in numberings if end[queue] or queue in start}
+        return read | {queue: start[queue] for queue in self.foreign if queue in start}
 
     def event_ranges(self, start: Offset, end: Offset) -> list[EventRange]:
         """Return the events between two offsets.
@@ -104,7 +121,11 @@ class Planner:
         for queue, position in end.items():
             numbering = numberings.get(queue)
             if numbering is None:
-                if start.get(queue) != position:
+                if start.get(queue) == position:
+                    continue
+                if queue in self.foreign:
+                    self._on_loss(queue, f"queue {queue!r}: its events up to {position} cannot be read: {self.foreign[queue]}", 0)
+                else:
                     self._on_loss(queue, f"queue {queue!r}: its events up to {position} were removed before they were read", 0)
                 continue
             low, high = self._position(numbering, start.get(queue)), self._position(numbering, position)
@@ -147,9 +168,26 @@ class Planner:
 
     def _of_offset(self, offset: Offset) -> dict[str, Offsets]:
         """Return what the wanted queues have, and those of an offset whose event logs have ended, while that is known."""
-        numberings = self.numberings()
-        ended = self.log.numberings([queue for queue in offset if queue not in numberings], strict=False)
-        return numberings | {queue: numbering for queue, numbering in ended.items() if numbering.epochs}
+        queues = self.log.queues(self.options.queues)
+        ended = [queue for queue in offset if queue not in queues]
+        numberings = self._sound(queues, ended)
+        return {queue: numbering for queue, numbering in numberings.items() if queue not in ended or numbering.epochs}
+
+    def _sound(self, queues: Sequence[str], ended: Sequence[str] = ()) -> dict[str, Offsets]:
+        """Return what can be read; what cannot is noted, and logged when that changes."""
+        found, foreign = self.log.sound_numberings(queues, strict=self.options.fail_on_data_loss)
+        found_ended, foreign_ended = self.log.sound_numberings(ended, strict=False)
+        if foreign and not found:
+            raise next(iter(foreign.values()))
+        found |= found_ended
+        for queue, error in (foreign | foreign_ended).items():
+            if queue not in self.foreign:
+                log_passed_over(queue, error)
+            self.foreign[queue] = error
+        for queue in self.foreign.keys() & found.keys():
+            del self.foreign[queue]
+            logger.info("the events of queue %r can be read again", queue, extra={"queue": queue})
+        return found
 
     def _position(self, numbering: Offsets, offset: str | None) -> int:
         try:
@@ -166,6 +204,10 @@ class Planner:
             raise EventsLost(message)
         self.lost[queue] = self.lost.get(queue, 0) + count
         logger.warning("%s (failOnDataLoss=false)", message)
+
+
+def _by_queue(wanted: object) -> TypeGuard[Mapping[str, Id | int]]:
+    return isinstance(wanted, Mapping)
 
 
 def _resolve(wanted: str | Mapping[str, Id | int], numberings: Mapping[str, Offsets], default: int) -> dict[str, Id]:

@@ -113,7 +113,9 @@ class Service:
 
     def _look(self, error: str, events: int, fold_s: float) -> None:
         manifest = Manifest.read(self.root)
-        lag = self._lag()
+        lag, unreadable = self._lag()
+        if new := [queue for queue in unreadable if queue not in self.health.unreadable]:
+            self._say(f"the events of {', '.join(map(repr, new))} cannot be read, others are: {unreadable[new[0]]}")
         now = time.time()
         if lag is not None and not any(lag.values()) and not new_batches(self.root, manifest):
             self._complete_at = now
@@ -128,6 +130,7 @@ class Service:
             ingesting=self._ingest.running,
             starts=self._ingest.starts,
             lag=lag,
+            unreadable=tuple(unreadable),
             freshness_s=max(0.0, min(ages)) if ages else None,
             events=self.health.events + events,
             fold_s=round(fold_s, 3),
@@ -138,15 +141,16 @@ class Service:
         )
         write_json(self.root / "status.json", self.health.status())
 
-    def _lag(self) -> Mapping[str, int] | None:
+    def _lag(self) -> tuple[Mapping[str, int] | None, Mapping[str, object]]:
+        """Return how many events of each queue are not stored yet, and why those of others cannot be read."""
         source = self._source
         try:
             with EventLog(source.url, source.prefix, timeout_s=5.0) as log:
-                queues = log.queues(source.queues)
-                behind = {reader.queue: reader.behind for reader in readers.readers(log, queues) if reader.name == source.reader}
-                missing = [queue for queue in queues if queue not in behind]
+                sound, foreign = log.sound_numberings(log.queues(source.queues), strict=False)
+                known = readers.readers(log, list(sound))
+                behind = {reader.queue: reader.behind for reader in known if reader.name == source.reader}
                 # A queue that ingest has not seen yet.
-                unread = {queue: offsets.total for queue, offsets in log.numberings(missing, strict=False).items()}
-                return behind | unread
+                unread = {queue: offsets.total for queue, offsets in sound.items() if queue not in behind}
+                return behind | unread, foreign
         except CeleryRedisPlusError:
-            return None
+            return None, dict.fromkeys(self.health.unreadable)

@@ -94,7 +94,7 @@ class EventReader(DataSourceReader):
     def _bounded(self, planner: Planner, start: Offset, end: Offset) -> tuple[Offset, Offset]:
         """Return the offsets, narrowed to the pushed times."""
         numberings = planner.numberings()
-        for queue in end:
+        for queue in end.keys() & numberings:
             numbering = numberings[queue]
             low, high = numbering.position_of(entry_id(start[queue])), numbering.position_of(entry_id(end[queue]))
             if self.pushed.from_ms is not None:
@@ -186,7 +186,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _commit(self, offset: Offset, *, trim: bool) -> None:
         if self.options.reader_name:
             lost, self._planner.lost = self._planner.lost, {}
-            positions = {queue: entry_id(position) for queue, position in offset.items()}
+            foreign = self._planner.foreign
+            positions = {queue: entry_id(position) for queue, position in offset.items() if queue not in foreign}
             readers.commit(
                 self._planner.log, self.options.reader_name, positions, lost=lost, trim=trim, owner=self.options.reader_owner
             )

@@ -95,7 +95,7 @@ def test_health_and_metrics_are_served():
         assert 'celery_redis_plus_spark_lag_events{queue="a\\"b"} 3\n' in metrics
         assert "celery_redis_plus_spark_freshness_seconds 2.5\n" in metrics
         assert 'celery_redis_plus_spark_lost_events{why="trimmed"} 4\n' in metrics
-        assert metrics.count("# TYPE") == metrics.count("# HELP") == 8
+        assert metrics.count("# TYPE") == metrics.count("# HELP") == 9
         health.ingesting = False
         for path, status in (("/health", 503), ("/x", 404)):
             with pytest.raises(HTTPError) as refused:

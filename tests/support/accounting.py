@@ -94,8 +94,6 @@ def run(
     with kombu.Connection(url) as connection, ExitStack() as stack:
         channel = connection.channel()
         entity(channel).declare()
-        stack.enter_context(Sampler(client, queue, account))
-        processes = [stack.enter_context(PublishingProcess(url, queue, each, f"p{n}")) for n in range(publishers)]
 
         def take(_body: Any, message: Any) -> None:
             # Slower than they publish: the limit has to be met.
@@ -107,6 +105,9 @@ def run(
             if consume:
                 consumer = consuming.enter_context(kombu.Consumer(channel, [entity], callbacks=[take]))
                 consumer.qos(prefetch_count=7)
+            # The sampler ends first: what a consumer has claimed and not delivered goes back at its end, into a full queue too.
+            consuming.enter_context(Sampler(client, queue, account))
+            processes = [stack.enter_context(PublishingProcess(url, queue, each, f"p{n}")) for n in range(publishers)]
             while any(process.running for process in processes):
                 if consume:
                     try:

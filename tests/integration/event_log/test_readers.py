@@ -100,3 +100,16 @@ def test_dropping_an_unknown_reader_names_the_known_ones(log, count):
 
     with pytest.raises(InvalidArgument, match=r"'b'.*registered: a"):
         readers.drop(log, "b", ["celery"])
+
+
+@pytest.mark.parametrize("record", [b"x", b"", b"1-2", b"1-2 x 3 ", b"\xff 1 2"])
+def test_a_record_that_somebody_else_wrote_is_written_anew_by_its_reader_and_trims_nothing(log, redis_client, record):
+    count = add_events(redis_client, "celery", LIVES)
+    key = log.keys.queue("celery").events_readers
+    redis_client.hset(key, "mine", record)
+    readers.commit(log, "other", {"celery": (START_MS, count)})
+    assert [known.name for known in readers.readers(log, ["celery"])] == ["other"]
+    if record[:1] != b"1":
+        assert redis_client.xlen(log.keys.queue("celery").events) == count, "it does not say what its reader has"
+    readers.commit(log, "mine", {"celery": (START_MS, count)}, owner="me")
+    assert {known.name: known.behind for known in readers.readers(log, ["celery"])} == {"mine": 0, "other": 0}

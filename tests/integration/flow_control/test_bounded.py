@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import kombu
 import pytest
 
@@ -196,6 +198,29 @@ def test_a_requeued_message_comes_back_although_the_queue_is_full(bounded, chann
     taken.requeue()
     wait_until(lambda: channel.queue_sizes(queue).ready == 2)
     assert fill(channel, queue, 3) == 0
+
+
+@pytest.mark.parametrize("overflow", ["reject-publish", "reject-publish-dlx", "drop-head"])
+def test_what_a_cancelled_consumer_gives_back_passes_the_limit_and_no_publish_does(connection, channel, bounded, overflow):
+    queue = bounded(max_length=5, overflow=overflow)
+    publish(channel, queue, *range(5))
+    taken: list[object] = []
+    consumer = kombu.Consumer(
+        channel, [kombu.Queue(queue, no_declare=True)], callbacks=[lambda _body, message: taken.append(message)]
+    )
+    consumer.qos(prefetch_count=3)
+    consumer.consume()
+    connection.drain_events(timeout=10)
+    with suppress(QueueFull):
+        publish(channel, queue, *range(5, 8))
+    wait_until(lambda: channel.queue_sizes(queue).ready == 5)
+
+    consumer.cancel()
+    assert channel.queue_sizes(queue).ready == 5 + 3 - len(taken), "they belong to it already"
+
+    with suppress(QueueFull):
+        publish(channel, queue, "new")
+    assert channel.queue_sizes(queue).ready == (5 if overflow == "drop-head" else 5 + 3 - len(taken))
 
 
 def test_nothing_is_violated_by_what_limits_do(bounded, channel, redis_client):
