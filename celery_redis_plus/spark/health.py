@@ -20,6 +20,9 @@ class Health:
         ingesting: whether its ingest runs.
         starts: how often that was started.
         lag: events of each queue that are not stored yet; None where the broker does not answer.
+        lag_seconds: how old the first of them is.
+        waiting_events: events that are stored, and not in the tables yet.
+        waiting_bytes: what they take on the disk.
         freshness_s: what is missing in the tables is at most so old, 0 where nothing is; None is not known yet.
         wanted_s: what `freshness_s` should be at most.
         events: events put into the tables since the start.
@@ -34,6 +37,9 @@ class Health:
     ingesting: bool = False
     starts: int = 0
     lag: Mapping[str, int] | None = None
+    lag_seconds: Mapping[str, float] = field(default_factory=dict)
+    waiting_events: int = 0
+    waiting_bytes: int = 0
     freshness_s: float | None = None
     events: int = 0
     fold_s: float = 0.0
@@ -54,7 +60,8 @@ class Health:
 
     def line(self, rate: float) -> str:
         """Return a line about it; `rate` in events a second."""
-        lag = "unknown" if self.lag is None else f"{sum(self.lag.values()):,} events"
+        oldest = max(self.lag_seconds.values(), default=0.0)
+        lag = "unknown" if self.lag is None else f"{sum(self.lag.values()):,} events, {oldest:.0f} s"
         fresh = "unknown" if self.freshness_s is None else f"{self.freshness_s:.0f} s"
         lost = f", {sum(self.losses.values()):,} lost" if any(self.losses.values()) else ""
         trouble = f"; {self.error}" if self.error else ("" if self.ingesting else "; ingest does not run")
@@ -69,6 +76,9 @@ class Health:
             "up": ("gauge", "Whether ingest runs.", [("", float(self.ingesting))]),
             "ingest_starts_total": ("counter", "How often ingest was started.", [("", self.starts)]),
             "lag_events": ("gauge", "Events that are not stored yet.", _labelled("queue", self.lag or {})),
+            "lag_seconds": ("gauge", "Age of the first of them.", _labelled("queue", self.lag_seconds)),
+            "waiting_events": ("gauge", "Events that are stored and not in the tables yet.", [("", self.waiting_events)]),
+            "waiting_bytes": ("gauge", "What these take on the disk.", [("", self.waiting_bytes)]),
             "freshness_seconds": (
                 "gauge",
                 "What is missing in the tables is at most so old.",
