@@ -72,7 +72,9 @@ class LossCounter:
 
     @property
     def _begins_at_the_start(self) -> bool:
-        return self._options.starting_timestamp is None and self._options.starting_offsets in {None, "earliest"}
+        options = self._options
+        by_time = options.starting_timestamp is not None or options.starting_offsets_by_timestamp
+        return not by_time and options.starting_offsets in {None, "earliest"}
 
     def _never_written(
         self, log: EventLog, numberings: Mapping[str, Offsets], events: pa.Table, now: int
