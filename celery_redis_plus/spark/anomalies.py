@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
-from pyspark.sql import Window
-from pyspark.sql import functions as sf
+import pandas as pd
 
 from celery_redis_plus.errors import InvalidArgument
 
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+#: The columns of the findings.
+_COLUMNS = {
+    "kind": "object",
+    "subject": "object",
+    "value": "float64",
+    "usual": "float64",
+    "count": "int64",
+    "since": "datetime64[ns]",
+}
+#: A row of these columns.
+Finding = tuple[str, str, float, float, int, pd.Timestamp]
 
 
 @dataclass(frozen=True)
@@ -58,95 +67,66 @@ class Thresholds:
         return cls(**values)
 
 
-def anomalies(tables: dict[str, DataFrame], thresholds: Thresholds | None = None) -> DataFrame:
+def anomalies(tables: Mapping[str, pd.DataFrame], thresholds: Thresholds | None = None) -> pd.DataFrame:
     """Return all findings in `tables` (`messages`, `queues`, `tasks`, `workers`), one row each.
 
     `value` is what was seen, `usual` what it was compared with, `count` on how many events that rests.
     """
     limits = thresholds or Thresholds()
-    return (
-        rising_waits(tables["queues"], limits)
-        .unionByName(retry_storms(tables["tasks"], limits))
-        .unionByName(failing_workers(tables["workers"], limits))
-        .unionByName(poison_candidates(tables["messages"], limits))
-        .orderBy("kind", sf.desc("value"))
-    )
+    found = [
+        rising_waits(tables["queues"], limits),
+        retry_storms(tables["tasks"], limits),
+        failing_workers(tables["workers"], limits),
+        poison_candidates(tables["messages"], limits),
+    ]
+    rows = pd.DataFrame([row for rows in found for row in rows], columns=list(_COLUMNS)).astype(_COLUMNS)
+    return rows.sort_values(["kind", "value", "subject"], ascending=[True, False, True], ignore_index=True)
 
 
-def rising_waits(queues: DataFrame, limits: Thresholds) -> DataFrame:
+def rising_waits(queues: pd.DataFrame, limits: Thresholds) -> Iterator[Finding]:
     """Queues whose median wait in the last quarter of the time is `wait_factor` times that of the time before."""
-    everything = Window.partitionBy()
-    begin, end = sf.min("minute").over(everything), sf.max("minute").over(everything)
-    last_quarter = sf.unix_seconds("minute") > sf.unix_seconds(end) - (sf.unix_seconds(end) - sf.unix_seconds(begin)) / 4
-    waits = (
-        queues.withColumn("recent", last_quarter)
-        .where(sf.col("wait_p50_s").isNotNull())
-        .groupBy("queue")
-        .agg(
-            sf.median(sf.when(sf.col("recent"), sf.col("wait_p50_s"))).alias("value"),
-            sf.median(sf.when(~sf.col("recent"), sf.col("wait_p50_s"))).alias("usual"),
-            sf.sum(sf.when(sf.col("recent"), sf.col("delivered"))).alias("count"),
-            sf.min(sf.when(sf.col("recent"), sf.col("minute"))).alias("since"),
-        )
-    )
-    found = waits.where((sf.col("value") >= limits.wait_least_s) & (sf.col("value") >= limits.wait_factor * sf.col("usual")))
-    return _finding(found, "wait time rises", sf.col("queue"))
+    begin, end = queues["minute"].min(), queues["minute"].max()
+    last_quarter = queues["minute"] > end - (end - begin) / 4
+    waits = queues[queues["wait_p50_s"].notna()]
+    recent, earlier = waits[last_quarter], waits[~last_quarter]
+    usual = earlier.groupby("queue")["wait_p50_s"].median()
+    figures = {"value": ("wait_p50_s", "median"), "count": ("delivered", "sum"), "since": ("minute", "min")}
+    for queue, row in recent.groupby("queue").agg(**figures).iterrows():
+        value, before = row["value"], usual.get(queue)
+        if before is not None and value >= limits.wait_least_s and value >= limits.wait_factor * before:
+            yield "wait time rises", str(queue), value, before, row["count"], row["since"]
 
 
-def retry_storms(tasks: DataFrame, limits: Thresholds) -> DataFrame:
+def retry_storms(tasks: pd.DataFrame, limits: Thresholds) -> Iterator[Finding]:
     """Tasks that were retried more often than `retry_share` of their deliveries within an hour; the worst hour of each."""
-    hourly = (
-        tasks.groupBy("task", sf.date_trunc("hour", "minute").alias("since"))
-        .agg(sf.sum("retried").alias("count"), sf.sum("delivered").alias("delivered"))
-        .withColumn("value", sf.col("count") / sf.greatest("delivered", sf.lit(1)))
-    )
-    worst = Window.partitionBy("task").orderBy(sf.desc("value"))
-    found = (
-        hourly.where((sf.col("count") >= limits.retry_least) & (sf.col("value") >= limits.retry_share))
-        .withColumn("rank", sf.row_number().over(worst))
-        .where("rank = 1")
-        .withColumn("usual", sf.lit(limits.retry_share))
-    )
-    return _finding(found, "retry storm", sf.col("task"))
+    hourly = tasks.groupby(["task", tasks["minute"].dt.floor("h").rename("since")])[["retried", "delivered"]].sum().reset_index()
+    hourly["value"] = hourly["retried"] / hourly["delivered"].clip(lower=1)
+    stormy = hourly[(hourly["retried"] >= limits.retry_least) & (hourly["value"] >= limits.retry_share)]
+    worst = stormy.sort_values(["value", "since"], ascending=[False, True]).drop_duplicates("task")
+    for row in worst.itertuples():
+        yield "retry storm", row.task, row.value, limits.retry_share, row.retried, row.since
 
 
-def failing_workers(workers: DataFrame, limits: Thresholds) -> DataFrame:
+def failing_workers(workers: pd.DataFrame, limits: Thresholds) -> Iterator[Finding]:
     """Workers that fail `failure_factor` times as often as all, by more than chance explains."""
-    each = workers.groupBy("worker").agg(
-        sf.sum("delivered").alias("count"),
-        sf.sum(sf.col("failed") + sf.col("dead")).alias("failures"),
-        sf.min("minute").alias("since"),
-    )
-    everything = Window.partitionBy()
-    usual = sf.sum("failures").over(everything) / sf.greatest(sf.sum("count").over(everything), sf.lit(1))
-    judged = each.withColumn("usual", usual).withColumn("value", sf.col("failures") / sf.greatest("count", sf.lit(1)))
-    sigma = sf.sqrt(sf.col("usual") * (1 - sf.col("usual")) / sf.col("count"))
-    found = judged.where(
-        (sf.col("count") >= limits.failure_least)
-        & (sf.col("value") >= limits.failure_factor * sf.col("usual"))
-        & (sf.col("value") - sf.col("usual") >= limits.failure_sigmas * sigma)
-    )
-    return _finding(found, "worker fails often", sf.col("worker"))
+    failures = workers["failed"] + workers["dead"]
+    figures = {"count": ("delivered", "sum"), "failures": ("failures", "sum"), "since": ("minute", "min")}
+    each = workers.assign(failures=failures).groupby("worker").agg(**figures)
+    usual = each["failures"].sum() / max(each["count"].sum(), 1)
+    for worker, row in each.iterrows():
+        count = int(row["count"])
+        value = row["failures"] / max(count, 1)
+        if count >= limits.failure_least and value >= limits.failure_factor * usual:
+            sigma = math.sqrt(max(0.0, usual * (1 - usual)) / count)
+            if value - usual >= limits.failure_sigmas * sigma:
+                yield "worker fails often", str(worker), value, usual, count, row["since"]
 
 
-def poison_candidates(messages: DataFrame, limits: Thresholds) -> DataFrame:
+def poison_candidates(messages: pd.DataFrame, limits: Thresholds) -> Iterator[Finding]:
     """Messages that were delivered `poison_attempts` times or more and are dead or still not done."""
-    found = (
-        messages.where((sf.col("attempts") >= limits.poison_attempts) & ~sf.col("state").isin("COMPLETED", "RETRIED", "MOVED"))
-        .withColumn("value", sf.col("attempts").cast("double"))
-        .withColumn("usual", sf.lit(1.0))
-        .withColumn("count", sf.col("attempts").cast("long"))
-        .withColumn("since", sf.col("first_delivery"))
-    )
-    return _finding(found, "poison candidate", sf.concat_ws(" ", "task", sf.coalesce("task_id", "id"), sf.lit("in"), "queue"))
-
-
-def _finding(found: DataFrame, kind: str, subject: Column) -> DataFrame:
-    return found.select(
-        sf.lit(kind).alias("kind"),
-        subject.alias("subject"),
-        sf.col("value").cast("double").alias("value"),
-        sf.col("usual").cast("double").alias("usual"),
-        sf.col("count").cast("long").alias("count"),
-        sf.col("since").alias("since"),
-    )
+    done = messages["state"].isin(["COMPLETED", "RETRIED", "MOVED"]) | messages["state"].isna()
+    for row in messages[(messages["attempts"] >= limits.poison_attempts) & ~done].itertuples():
+        known = row.task_id if isinstance(row.task_id, str) else row.id
+        words = [row.task, known, "in", row.queue]
+        subject = " ".join(word for word in words if isinstance(word, str))
+        yield "poison candidate", subject, row.attempts, 1.0, row.attempts, row.first_delivery

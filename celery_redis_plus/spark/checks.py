@@ -4,28 +4,27 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-from pyarrow import parquet
-from pyspark.sql import functions as sf
+import pyarrow.compute as pc
+from pyarrow import dataset, parquet
 
-from celery_redis_plus.errors import InvalidArgument
-from celery_redis_plus.spark import tables
+from celery_redis_plus.errors import InvalidArgument, TablesUnusable
+from celery_redis_plus.spark.arrow_columns import ints
 from celery_redis_plus.spark.layers import row_count
 from celery_redis_plus.spark.losses import MEMORY_FULL, RANGES, TRIMMED, noted
-from celery_redis_plus.spark.manifest import TABLES, Manifest, batches, event_files, folder, locked, new_batches
+from celery_redis_plus.spark.manifest import UNFINISHED, Manifest, batches, event_files, folder, locked, new_batches
 from celery_redis_plus.spark.message_timelines import MessageTimelines
-from celery_redis_plus.spark.repartition import by_message, unpacked
-from celery_redis_plus.spark.schema import arrow, ddl
+from celery_redis_plus.spark.repartition import in_portions
+from celery_redis_plus.spark.schema import arrow
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from numpy.typing import NDArray
 
 #: Name -> what has to hold.
 CHECKS = {
@@ -36,9 +35,15 @@ CHECKS = {
     "losses": "no event was trimmed before it was read, or left out as memory was full",
     "age": "the newest event is not older than --max-age",
 }
-_STEPS = {"queue": "string", "problem": "string", "count": "bigint"}
-#: Counts of the table `queues` -> the same of `messages`.
-_SUMS = {"published": "count_if(complete)", "delivered": "sum(attempts)"}
+#: Counts of the table `queues` -> the columns of `messages` that add up to the same.
+_SUMS = {"published": "complete", "delivered": "attempts"}
+#: Numbers of events that are noted together, a byte each.
+_NUMBERS_A_BLOCK = 1 << 20
+
+#: Queue and what is wrong with an event -> how many.
+Problems = Counter[tuple[str, str]]
+#: Counts the problems of events, by day of publishing.
+Inspector = Callable[[Mapping[str, Sequence[Path]]], Iterable[Problems]]
 
 
 @dataclass(frozen=True)
@@ -59,15 +64,15 @@ class Finding:
 
 
 def check(
-    spark: SparkSession, root: str | Path, *, skip: Collection[str] = (), max_age_s: float | None = None
+    root: str | Path, inspector: Inspector | None = None, *, skip: Collection[str] = (), max_age_s: float | None = None
 ) -> list[Finding]:  # fmt: skip
     """Check the tables; return a finding for each thing that is wrong, and one for each check that holds.
 
     The findings are the table `checks`, which the next report shows.
 
     Args:
-        spark: the session.
         root: the folder of tables.
+        inspector: traces messages; by default this process does, with about a million events in memory.
         skip: names of checks that are left out.
         max_age_s: seconds.
 
@@ -79,7 +84,7 @@ def check(
         raise InvalidArgument(f"there is no check {min(unknown)!r}; checks: {', '.join(CHECKS)}")
     root = folder(root)
     with locked(root):
-        found = list(_Checker(spark, root, max_age_s).run(skip))
+        found = list(_Checker(root, inspector or inspect_here, max_age_s).run(skip))
         found += [
             Finding(name, "", 0, promise)
             for name, promise in CHECKS.items()
@@ -87,6 +92,12 @@ def check(
         ]
         save(root, found)
     return found
+
+
+def event_count(root: Path) -> int:
+    """Return how many events a check reads."""
+    files = event_files(root, Manifest.read(root))
+    return sum(row_count(root / file) for names in files.values() for file in names if (root / file).exists())
 
 
 def save(root: Path, findings: list[Finding]) -> None:
@@ -102,9 +113,9 @@ def save(root: Path, findings: list[Finding]) -> None:
 class _Checker:
     """The state of a folder at one moment."""
 
-    def __init__(self, spark: SparkSession, root: Path, max_age_s: float | None) -> None:
-        self.spark = spark
+    def __init__(self, root: Path, inspector: Inspector, max_age_s: float | None) -> None:
         self.root = root
+        self.inspector = inspector
         self.max_age_s = max_age_s
         self.manifest = Manifest.read(root)
         # The events before their losses: a batch that is committed meanwhile explains no gap, and makes none.
@@ -120,11 +131,12 @@ class _Checker:
         if missing:
             # The others would fail on them.
             return
-        events = tables.read_events(self.spark, [str(file) for file in self.files])
+        if not self.files:
+            raise TablesUnusable(f"{self.root} has no table 'events' yet: run `celery-redis-plus spark ingest`")
         others = {"numbers": self._numbers, "steps": self._steps, "sums": self._sums, "losses": self._losses, "age": self._age}
         for name, method in others.items():
             if name not in skip:
-                yield from method(events)
+                yield from method()
 
     def _files(self) -> Iterator[Finding]:
         named = self.manifest.referenced().difference(self.manifest.superseded)
@@ -136,49 +148,54 @@ class _Checker:
             if files and all(file.exists() for file in files) and (rows := sum(map(row_count, files))) != batch.rows:
                 yield Finding("files", batch.name, abs(rows - batch.rows), f"{rows:,} rows; {batch.rows:,} were stored")
 
-    def _numbers(self, events: DataFrame) -> Iterator[Finding]:
+    def _numbers(self) -> Iterator[Finding]:
         ranges = [loss for loss in self.losses if loss.why in RANGES]
-        counted = events.groupBy("queue", "epoch").agg(
-            sf.count("*").alias("rows"), sf.countDistinct("n").alias("distinct"), sf.max("n").alias("last")
-        )
-        for row in counted.collect():
-            subject = f"{row['queue']} {row['epoch']}"
-            if twice := row["rows"] - row["distinct"]:
+        for (queue, epoch), numbers in sorted(_numbers_of(self.files).items()):
+            subject = f"{queue} {epoch}"
+            if twice := numbers.rows - numbers.distinct:
                 yield Finding("numbers", subject, twice, "events are there more than once")
-            own = [loss for loss in ranges if (loss.queue, loss.epoch) == (row["queue"], row["epoch"])]
+            own = [loss for loss in ranges if (loss.queue, loss.epoch) == (queue, epoch)]
             # One at the end has no event behind it yet, and is no gap.
-            known = sum(loss.count for loss in own if (loss.last or 0) <= row["last"])
-            if (gap := row["last"] - row["distinct"]) > known:
-                detail = f"of the numbers up to {row['last']:,} are missing, and no loss tells why"
+            known = sum(loss.count for loss in own if (loss.last or 0) <= numbers.last)
+            if (gap := numbers.last - numbers.distinct) > known:
+                detail = f"of the numbers up to {numbers.last:,} are missing, and no loss tells why"
                 yield Finding("numbers", subject, gap - known, detail)
 
-    def _steps(self, _events: DataFrame) -> Iterator[Finding]:
+    def _steps(self) -> Iterator[Finding]:
         with_losses = {loss.queue for loss in self.losses if loss.why in {TRIMMED, MEMORY_FULL}}
-        packed = by_message(self.spark, self.dated, self.spark.sparkContext.defaultParallelism)
-        found = packed.mapInArrow(partial(_problems), ddl(_STEPS)).groupBy("queue", "problem").agg(sf.sum("count").alias("count"))
-        for row in found.orderBy("queue", "problem").collect():
-            if row["queue"] not in with_losses:
-                yield Finding("steps", row["queue"], row["count"], row["problem"])
+        found: Problems = Counter()
+        for some in self.inspector(self.dated):
+            found.update(some)
+        for (queue, problem), count in sorted(found.items()):
+            if queue not in with_losses:
+                yield Finding("steps", queue, count, problem)
 
-    def _sums(self, _events: DataFrame) -> Iterator[Finding]:
+    def _sums(self) -> Iterator[Finding]:
         if not self.manifest.tables["queues"] or self.manifest.expired_before:
             # A message and its minutes expire on days of their own.
             return
-        read = {table: tables.read(self.spark, self.root, table) for table in TABLES}
-        columns = [sf.expr(f"coalesce({sql}, 0)").alias(name) for name, sql in (*_SUMS.items(), ("events", "sum(events)"))]
-        messages = _first(read["messages"].agg(*columns))
-        minutes = _first(read["queues"].agg(*(sf.coalesce(sf.sum(name), sf.lit(0)).alias(name) for name in _SUMS)))
-        for name in _SUMS:
-            if messages[name] != minutes[name]:
-                detail = f"{minutes[name]:,} in the minutes, {messages[name]:,} in the messages"
-                yield Finding("sums", name, abs(messages[name] - minutes[name]), detail)
+        minutes = self._totals(["queues"], list(_SUMS))
+        messages = self._totals(["messages", UNFINISHED], [*_SUMS.values(), "events"])
+        for name, column in _SUMS.items():
+            if messages[column] != minutes[name]:
+                detail = f"{minutes[name]:,} in the minutes, {messages[column]:,} in the messages"
+                yield Finding("sums", name, abs(messages[column] - minutes[name]), detail)
         rows = sum(map(row_count, self.files))
         if self.current and rows != messages["events"]:
             yield Finding(
                 "sums", "events", abs(rows - messages["events"]), f"{rows:,} events, {messages['events']:,} in the messages"
             )
 
-    def _losses(self, _events: DataFrame) -> Iterator[Finding]:
+    def _totals(self, tables: Sequence[str], columns: Sequence[str]) -> dict[str, int]:
+        """Return the sums of columns of tables."""
+        totals = dict.fromkeys(columns, 0)
+        paths = [self.root / file for table in tables for files in self.manifest.tables[table].values() for file in files]
+        for batch in _batches(paths, columns):
+            for name in columns:
+                totals[name] += pc.sum(batch.column(name)).as_py() or 0
+        return totals
+
+    def _losses(self) -> Iterator[Finding]:
         lost: Counter[tuple[str, str]] = Counter()
         for loss in self.losses:
             lost[loss.queue, loss.why] += loss.count
@@ -186,29 +203,70 @@ class _Checker:
             if why in {TRIMMED, MEMORY_FULL}:
                 yield Finding("losses", queue, count, f"events: {why}")
 
-    def _age(self, events: DataFrame) -> Iterator[Finding]:
-        newest = _first(events.agg(sf.unix_millis(sf.max("ts")).alias("ms")))["ms"]
-        age = time.time() - (newest or 0) / 1000
-        if self.max_age_s is not None and age > self.max_age_s:
+    def _age(self) -> Iterator[Finding]:
+        if self.max_age_s is None:
+            return
+        newest = max(
+            (pc.max(batch.column("ts")).cast(pa.int64()).as_py() or 0 for batch in _batches(self.files, ["ts"])), default=0
+        )
+        age = time.time() - newest / 1e6
+        if age > self.max_age_s:
             yield Finding("age", "", 1, f"the newest event is {age:,.0f} s old")
 
 
-def _first(frame: DataFrame) -> Mapping[str, Any]:
-    row = frame.first()
-    return {} if row is None else row.asDict()
+class _Numbers:
+    """The numbers of the events of one epoch of a queue: a byte for each, in blocks."""
+
+    def __init__(self) -> None:
+        self.rows = self.distinct = self.last = 0
+        self._blocks: dict[int, NDArray[np.bool_]] = {}
+
+    def add(self, numbers: NDArray[np.int64]) -> None:
+        self.rows += len(numbers)
+        self.last = max(self.last, int(numbers.max()))
+        blocks = numbers // _NUMBERS_A_BLOCK
+        for place in np.unique(blocks).tolist():
+            block = self._blocks.setdefault(place, np.zeros(_NUMBERS_A_BLOCK, dtype=np.bool_))
+            within = np.unique(numbers[blocks == place] - place * _NUMBERS_A_BLOCK)
+            self.distinct += int((~block[within]).sum())
+            block[within] = True
 
 
-def _problems(packed: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Count what is wrong with the messages of a partition that has all of their events."""
-    events = unpacked(packed)
+def _numbers_of(files: Sequence[Path]) -> dict[tuple[str, int], _Numbers]:
+    """Return the numbers of events by queue and epoch."""
+    found: dict[tuple[str, int], _Numbers] = {}
+    for batch in _batches(files, ["queue", "epoch", "n"]):
+        rows = pa.Table.from_batches([batch]).sort_by([("queue", "ascending"), ("epoch", "ascending")])
+        numbers = ints(rows.column("n"))
+        counted = rows.group_by(["queue", "epoch"], use_threads=False).aggregate([("n", "count")])
+        begin = 0
+        for row in counted.to_pylist():
+            end = begin + row["n_count"]
+            found.setdefault((row["queue"], row["epoch"]), _Numbers()).add(numbers[begin:end])
+            begin = end
+    return found
+
+
+def _batches(paths: Sequence[Path], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Yield columns of files by portions."""
+    if paths:
+        source = dataset.dataset([str(path) for path in paths], format="parquet")
+        yield from (batch for batch in source.to_batches(columns=list(columns)) if batch.num_rows)
+
+
+def inspect_here(files: Mapping[str, Sequence[Path]]) -> Iterator[Problems]:
+    """Count the problems of events in this process."""
+    return map(problems, in_portions(files))
+
+
+def problems(events: pa.Table) -> Problems:
+    """Count what is wrong with messages of which `events` has all events."""
+    found: Problems = Counter()
     if not events.num_rows:
-        return
+        return found
     timelines = MessageTimelines(events)
-    queues = np.asarray(timelines.table.column("queue").to_pylist(), dtype=object)
-    names = timelines.table.column("event")
-    found: Counter[tuple[str, str]] = Counter()
+    queues, names = timelines.table.column("queue"), timelines.table.column("event")
     for place in np.flatnonzero(timelines.illegal()).tolist():
         before = "nothing" if timelines.first[place] else names[place - 1].as_py()
-        found[queues[place], f"{names[place].as_py()} after {before}"] += 1
-    rows = [{"queue": queue, "problem": problem, "count": count} for (queue, problem), count in found.items()]
-    yield from pa.Table.from_pylist(rows, schema=arrow(_STEPS)).to_batches()
+        found[queues[place].as_py(), f"{names[place].as_py()} after {before}"] += 1
+    return found

@@ -21,6 +21,9 @@ class Health:
         starts: how often that was started.
         lag: events of each queue that are not stored yet; None where the broker does not answer.
         unreadable: queues whose events cannot be read, since somebody else has written their keys; the others are read.
+        lag_seconds: how old the first of them is.
+        waiting_events: events that are stored, and not in the tables yet.
+        waiting_bytes: what they take on the disk.
         freshness_s: what is missing in the tables is at most so old, 0 where nothing is; None is not known yet.
         wanted_s: what `freshness_s` should be at most.
         events: events put into the tables since the start.
@@ -36,6 +39,9 @@ class Health:
     starts: int = 0
     lag: Mapping[str, int] | None = None
     unreadable: Sequence[str] = ()
+    lag_seconds: Mapping[str, float] = field(default_factory=dict)
+    waiting_events: int = 0
+    waiting_bytes: int = 0
     freshness_s: float | None = None
     events: int = 0
     fold_s: float = 0.0
@@ -56,7 +62,8 @@ class Health:
 
     def line(self, rate: float) -> str:
         """Return a line about it; `rate` in events a second."""
-        lag = "unknown" if self.lag is None else f"{sum(self.lag.values()):,} events"
+        oldest = max(self.lag_seconds.values(), default=0.0)
+        lag = "unknown" if self.lag is None else f"{sum(self.lag.values()):,} events, {oldest:.0f} s"
         fresh = "unknown" if self.freshness_s is None else f"{self.freshness_s:.0f} s"
         lost = f", {sum(self.losses.values()):,} lost" if any(self.losses.values()) else ""
         unread = f"; cannot read the events of {', '.join(map(repr, self.unreadable))}" if self.unreadable else ""
@@ -73,6 +80,9 @@ class Health:
             "ingest_starts_total": ("counter", "How often ingest was started.", [("", self.starts)]),
             "lag_events": ("gauge", "Events that are not stored yet.", _labelled("queue", self.lag or {})),
             "unreadable_queues": ("gauge", "Queues whose events cannot be read.", [("", len(self.unreadable))]),
+            "lag_seconds": ("gauge", "Age of the first of them.", _labelled("queue", self.lag_seconds)),
+            "waiting_events": ("gauge", "Events that are stored and not in the tables yet.", [("", self.waiting_events)]),
+            "waiting_bytes": ("gauge", "What these take on the disk.", [("", self.waiting_bytes)]),
             "freshness_seconds": (
                 "gauge",
                 "What is missing in the tables is at most so old.",

@@ -1,27 +1,21 @@
-"""Streams events into the table `events`: each event once, whatever is killed.
-
-A micro-batch becomes a directory of its own, named after the checkpoint and the batch. It counts once its `_committed.json` is
-there. A batch that Spark runs again, after a crash between that file and its own log, finds the file and does nothing.
-"""
+"""Streams events into the table `events` with Spark: each event once, whatever is killed."""
 
 from __future__ import annotations
 
-import json
 import logging
-import shutil
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as sf
 
-from celery_redis_plus.spark.layers import row_count
-from celery_redis_plus.spark.loss_counter import LossCounter, offsets_of
+from celery_redis_plus.spark.checkpoint import Checkpoint
+from celery_redis_plus.spark.incoming import EVENTS_A_BATCH, Stored, store_batch
+from celery_redis_plus.spark.loss_counter import LossCounter
 from celery_redis_plus.spark.losses import Loss, noted
-from celery_redis_plus.spark.manifest import COMMITTED, INGEST_LOCK, Manifest, locked, write_json
+from celery_redis_plus.spark.manifest import INGEST_LOCK, Manifest, locked
 from celery_redis_plus.spark.query_runner import run_query
 from celery_redis_plus.spark.source_options import SourceOptions
 
@@ -31,18 +25,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Events a micro-batch: each costs about a second however few it has.
-EVENTS_A_BATCH = 500_000
 #: Events a task at least, where a micro-batch is divided among all of Spark's cores: each task makes a file.
 EVENTS_A_TASK = 10_000
-
-
-@dataclass(frozen=True)
-class Stored:
-    """What a micro-batch has put into the table `events`, and what it lacks."""
-
-    rows: int
-    losses: Sequence[Loss] = ()
 
 
 def start(
@@ -72,19 +56,18 @@ def start(
     share = -(-int(options["maxOffsetsPerTrigger"]) // spark.sparkContext.defaultParallelism)
     options.setdefault("maxRecordsPerPartition", max(share, EVENTS_A_TASK))
     frame = spark.readStream.format("celery_redis").options(**options).load()
-    checkpoint = root / "checkpoint" / "events"
-
+    checkpoint = Checkpoint(root / "checkpoint" / "events")
     counter = LossCounter(SourceOptions.from_mapping(options), noted(root, Manifest.read(root)))
 
     def losses_of(files: list[Path], number: int) -> list[Loss]:
-        return counter.losses(files, *offsets_of(checkpoint, number))
+        return counter.losses(files, checkpoint.offset(number - 1), checkpoint.offset(number) or {})
 
     def write(batch: DataFrame, number: int) -> None:
         with nullcontext() if holds_lock else locked(root, INGEST_LOCK):
-            stored = _store(batch, root, run_id(checkpoint), number, losses_of)
+            stored = _store(batch, root, checkpoint.run, number, losses_of)
         on_batch(number, stored)
 
-    writer = frame.writeStream.foreachBatch(write).option("checkpointLocation", str(checkpoint))
+    writer = frame.writeStream.foreachBatch(write).option("checkpointLocation", str(checkpoint.path))
     writer = writer.queryName("celery-redis-plus ingest")
     if once:
         return writer.trigger(availableNow=True).start()
@@ -113,32 +96,10 @@ def store(batch: DataFrame, root: Path, run: str, number: int) -> int:
 def _store(
     batch: DataFrame, root: Path, run: str, number: int, losses_of: Callable[[list[Path], int], list[Loss]]
 ) -> Stored:  # fmt: skip
-    if number <= Manifest.read(root).folded.get(run, -1):
-        # The tables have it already, and its files may be gone.
-        return Stored(0)
-    directory = root / "incoming" / run / f"{number:08}"
-    marker = directory / COMMITTED
-    if marker.exists():
-        return Stored(json.loads(marker.read_text(encoding="utf-8"))["rows"])
-    # An earlier attempt may have left files.
-    shutil.rmtree(directory, ignore_errors=True)
-    write_by_day(batch.withColumn("date", sf.to_date(sf.coalesce("published_at", "ts"))), directory)
-    files: dict[str, list[str]] = {}
-    rows = 0
-    for path in sorted(directory.glob("day=*/*.parquet")):
-        files.setdefault(path.parent.name.removeprefix("day="), []).append(path.relative_to(root).as_posix())
-        rows += row_count(path)
-    losses = losses_of([root / file for of_day in files.values() for file in of_day], number)
-    write_json(marker, {"rows": rows, "files": files, "losses": [asdict(loss) for loss in losses]})
-    return Stored(rows, losses)
+    dated = batch.withColumn("date", sf.to_date(sf.coalesce("published_at", "ts")))
+    return store_batch(root, run, number, lambda directory: write_by_day(dated, directory), losses_of)
 
 
 def write_by_day(rows: DataFrame, directory: Path) -> None:
     """Write `rows` into `directory`, one folder a `date`. The column stays in the files: they are read one by one."""
     rows.withColumn("day", sf.col("date")).write.partitionBy("day").parquet(str(directory))
-
-
-def run_id(checkpoint: Path) -> str:
-    """Return what names the checkpoint: batches of a new checkpoint begin at 0 again, and must not be taken for the old ones."""
-    identity: str = json.loads((checkpoint / "metadata").read_text(encoding="utf-8"))["id"]
-    return identity

@@ -10,6 +10,8 @@ from pathlib import Path
 DEFAULT_READER = "spark-ingest"
 #: Fewer new events than this are aggregated without Spark, whose start takes longer.
 SMALL = 200_000
+#: Events that are stored and not in the tables yet, and their bytes, at which `run` reads no more.
+MOST_WAITING_EVENTS, MOST_WAITING_BYTES = 5_000_000, 4 * 1024**3
 #: Those of `expiry.EXPIRING`, without an import of Arrow.
 EXPIRING = ("events", "messages", "minutes")
 #: Those of `checks.CHECKS`, without an import of Spark.
@@ -28,15 +30,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     ingest.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     aggregate = jobs.add_parser("aggregate", help="bring messages, queues, tasks and workers up to date with events")
     aggregate.add_argument("--rebuild", action="store_true", help="rebuild all of them")
-    aggregate.add_argument(
-        "--engine",
-        choices=("auto", "arrow", "spark"),
-        default="auto",
-        help=f"what traces messages: this process, or Spark's tasks (auto: Spark from {SMALL:,} new events on)",
-    )
     service = jobs.add_parser("run", help="ingest, aggregate and compact in one service, until SIGTERM or Ctrl-C")
     service.add_argument("--fresh", type=float, default=30.0, metavar="SECONDS", help="between two aggregations")
     service.add_argument("--listen", default="", metavar="HOST:PORT", help="serve /health and Prometheus' /metrics there")
+    _add_bounds(ingest, service)
     for job in (ingest, service):
         job.add_argument("--queues", default="*", help="names or patterns, separated by commas (default: all)")
         job.add_argument("--batch", type=int, metavar="N", help="events a micro-batch at most (default: 500000)")
@@ -68,6 +65,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     check = jobs.add_parser("check", help="check the tables against themselves; exit status 1 where something is wrong")
     check.add_argument("--skip", action="append", default=[], metavar="CHECK", help=f"leave out: {', '.join(CHECK_NAMES)}")
     check.add_argument("--max-age", type=float, metavar="SECONDS", help="of the newest event (default: not checked)")
+    reads = "what reads events: this process, or Spark's tasks (auto: Spark where --master is a cluster)"
+    traces = f"what traces messages: this process, or Spark's tasks (auto: Spark from {SMALL:,} events on, where Java is)"
+    for job, what in ((ingest, reads), (service, reads), (aggregate, traces), (check, traces)):
+        job.add_argument("--engine", choices=("auto", "arrow", "spark"), default="auto", help=what)
     replay = jobs.add_parser("replay", help="send messages again, with their archived payloads")
     replay.add_argument("--where", default="state = 'DEAD'", metavar="SQL", help="which messages (default: %(default)s)")
     replay.add_argument("--to", default="", metavar="QUEUE", help="send them there instead of to their own queues")
@@ -83,3 +84,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         job.add_argument("--master", default="local[2]", help="where Spark runs (default: %(default)s; '' as spark-submit says)")
         job.add_argument("--conf", action="append", default=[], metavar="NAME=VALUE", help="a Spark setting")
         job.add_argument("--verbose", action="store_true", help="show Spark's own log")
+
+
+def _add_bounds(ingest: argparse.ArgumentParser, service: argparse.ArgumentParser) -> None:
+    """Add what keeps an ingest from running over its disk."""
+    for name, most, what in (
+        ("--waiting-events", MOST_WAITING_EVENTS, "so many events wait for an aggregation"),
+        ("--waiting-bytes", MOST_WAITING_BYTES, "they take so many bytes on the disk"),
+    ):
+        told = f"read no more while {what} (default: {most:,}; 0 is no bound; not with Spark)"
+        service.add_argument(name, type=int, default=most, metavar="N", help=told)
+        # `run` hands it on.
+        ingest.add_argument(name, type=int, default=0, help=argparse.SUPPRESS)
+    for job in (ingest, service):
+        job.add_argument(
+            "--batch-bytes",
+            type=int,
+            default=0,
+            metavar="N",
+            help="bytes of a micro-batch's files, about (default: no bound; not with Spark)",
+        )

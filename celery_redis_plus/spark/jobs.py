@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -17,11 +18,13 @@ from celery_redis_plus.spark.job_arguments import DEFAULT_READER, EXPIRING, SMAL
 from celery_redis_plus.spark.manifest import INGEST_LOCK, RUN_LOCK, folder, folder_id, locked
 from celery_redis_plus.spark.option_parsing import resolve_url
 from celery_redis_plus.spark.query_runner import one_line, run_query, stopped_by_signals
-from celery_redis_plus.spark.session import check_packages
+from celery_redis_plus.spark.session import check_installed, check_packages, is_installed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming import StreamingQuery
+
+    from celery_redis_plus.spark.incoming import Stored
 
 #: The environment variable through which a local job hands the URL to Spark's processes, so that it is in no plan or log.
 LOCAL_URL = "CELERY_REDIS_PLUS_SPARK_URL"
@@ -49,9 +52,11 @@ def run(arguments: argparse.Namespace, say: Say = print) -> int:
         "check": _check_tables,
         "replay": _replay,
     }[arguments.job]
-    check_packages()
+    check_packages(spark=False)
     # Before Spark starts, which takes ten seconds.
     settings = dict(_setting(text, "--conf") for text in arguments.conf)
+    if arguments.job == "replay" or (arguments.job in {"ingest", "run"} and _ingest_engine(arguments) == "spark"):
+        check_installed()
     _check(arguments)
     spark = _Spark(arguments, settings)
     try:
@@ -119,12 +124,10 @@ def _ingest(spark: _Spark, arguments: argparse.Namespace, say: Say) -> int:
 
 
 def _ingest_alone(spark: _Spark, arguments: argparse.Namespace, say: Say) -> int:
-    from celery_redis_plus.spark import ingest
-
     source = _source_options(arguments)
     begun, total = time.monotonic(), 0
 
-    def tell(number: int, stored: ingest.Stored) -> None:
+    def tell(number: int, stored: Stored) -> None:
         nonlocal total
         total += stored.rows
         if not arguments.child:
@@ -132,19 +135,35 @@ def _ingest_alone(spark: _Spark, arguments: argparse.Namespace, say: Say) -> int
         for loss in stored.losses:
             say(f"  batch {number} lacks: {loss}" if arguments.child else f"  {loss}")
 
-    def start() -> StreamingQuery:
-        return ingest.start(
-            spark(), arguments.root, source, once=arguments.once, interval_s=arguments.interval, on_batch=tell, holds_lock=True
-        )
-
     with stopped_by_signals() as stop:
         if arguments.child:
             threading.Thread(target=_stop_at_end_of_input, args=(stop,), daemon=True).start()
-        run_query(start, stop, say, restarts=not arguments.once)
+        if _ingest_engine(arguments) == "spark":
+            from celery_redis_plus.spark import ingest
+
+            def start() -> StreamingQuery:
+                return ingest.start(
+                    spark(), arguments.root, source, once=arguments.once, interval_s=arguments.interval, on_batch=tell,
+                    holds_lock=True,
+                )  # fmt: skip
+
+            run_query(start, stop, say, restarts=not arguments.once)
+        else:
+            from celery_redis_plus.spark.arrow_ingest import ArrowIngest, Bounds
+
+            most = Bounds(arguments.batch_bytes, arguments.waiting_events, arguments.waiting_bytes)
+            ArrowIngest(arguments.root, source, tell, most).run(stop, say, once=arguments.once, interval_s=arguments.interval)
         if stop.is_set() and not arguments.child:
             say("stopped; the next run goes on from here")
     say(f"{total:,} events in {arguments.root}")
     return 0
+
+
+def _ingest_engine(arguments: argparse.Namespace) -> str:
+    """Return what reads: this process on one machine, Spark's tasks on a cluster."""
+    if arguments.engine != "auto":
+        return str(arguments.engine)
+    return "arrow" if arguments.master.startswith("local") else "spark"
 
 
 def _source_options(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -174,14 +193,15 @@ def _stop_at_end_of_input(stop: threading.Event) -> None:
 def _run(_spark: _Spark, arguments: argparse.Namespace, say: Say) -> int:
     from celery_redis_plus.spark.health import served
     from celery_redis_plus.spark.ingest_process import IngestProcess
-    from celery_redis_plus.spark.service import Service, Source
+    from celery_redis_plus.spark.lag import Source
+    from celery_redis_plus.spark.service import Service
 
     reader = _reader(arguments)
     url, url_env = _place(arguments)
     words = ["--child", "--root", str(arguments.root), "--reader", reader, "--interval", str(min(10.0, arguments.fresh / 3))]
     words += ["--url-env", url_env] if url_env else ["--url", url]
-    for name in ("queues", "prefix", "master"):
-        words += [f"--{name}", getattr(arguments, name)]
+    for name in ("queues", "prefix", "master", "engine", "batch_bytes", "waiting_events", "waiting_bytes"):
+        words += [f"--{name.replace('_', '-')}", str(getattr(arguments, name))]
     words += ["--batch", str(arguments.batch)] if arguments.batch else []
     words += [f"--{name.replace('_', '-')}" for name in ("trim", "allow_data_loss", "verbose") if getattr(arguments, name)]
     words += [word for setting in arguments.conf for word in ("--conf", setting)]
@@ -207,39 +227,46 @@ def _reader(arguments: argparse.Namespace) -> str:
 
 def _aggregate(spark: _Spark, arguments: argparse.Namespace, say: Say) -> int:
     from celery_redis_plus.spark.fold import fold, new_event_count
+    from celery_redis_plus.spark.repartition import EVENTS_IN_MEMORY
 
-    begun, engine = time.monotonic(), arguments.engine
-    if engine == "auto":
-        small = not arguments.rebuild and new_event_count(arguments.root) < SMALL
-        engine = "arrow" if small else "spark"
-    if engine == "arrow":
-        done = fold(arguments.root, rebuild=arguments.rebuild)
-    else:
+    begun = time.monotonic()
+    if _engine(arguments, lambda: SMALL if arguments.rebuild else new_event_count(arguments.root)) == "spark":
         from celery_redis_plus.spark import tables
 
-        done = tables.aggregate(spark(), arguments.root, rebuild=arguments.rebuild)
-    if not done.dates:
+        parts = [tables.aggregate(spark(), arguments.root, rebuild=arguments.rebuild)]
+    else:
+        parts = [fold(arguments.root, rebuild=arguments.rebuild, most=EVENTS_IN_MEMORY)]
+        while parts[-1].events:
+            parts.append(fold(arguments.root, most=EVENTS_IN_MEMORY))
+    dates = sorted({date for part in parts for date in part.dates})
+    if not dates:
         say("nothing new")
     else:
-        say(f"{done.messages:,} messages of {', '.join(done.dates)} in {time.monotonic() - begun:.1f} s; version {done.version}")
+        messages, took_s = sum(part.messages for part in parts), time.monotonic() - begun
+        say(f"{messages:,} messages of {', '.join(dates)} in {took_s:.1f} s; version {parts[-1].version}")
     return 0
 
 
-def _report(spark: _Spark, arguments: argparse.Namespace, say: Say) -> int:
+def _engine(arguments: argparse.Namespace, events: Callable[[], int]) -> str:
+    """Return what does the work: this process where there is little of it, or no Java."""
+    if arguments.engine != "auto":
+        return str(arguments.engine)
+    return "spark" if events() >= SMALL and is_installed() else "arrow"
+
+
+def _report(_spark: _Spark, arguments: argparse.Namespace, say: Say) -> int:
     import pandas as pd
 
-    from celery_redis_plus.spark import report, tables
+    from celery_redis_plus.spark import report
     from celery_redis_plus.spark.anomalies import Thresholds
-    from celery_redis_plus.spark.manifest import TABLES, files
+    from celery_redis_plus.spark.manifest import files
+    from celery_redis_plus.spark.snapshot import Snapshot
     from celery_redis_plus.spark.summaries import Period, summaries
 
     period = Period.parse(arguments.period)
     against = Period.parse(arguments.against) if arguments.against else None
     thresholds = Thresholds.parse(dict(_setting(text, "--threshold") for text in arguments.threshold))
-    read = {name: tables.read(spark(), arguments.root, name) for name in TABLES}
-    losses = tables.read(spark(), arguments.root, "losses")
-    events = tables.read(spark(), arguments.root, "events")
-    figures = summaries(read, losses, events, period=period, against=against, thresholds=thresholds)
+    figures = summaries(Snapshot(arguments.root), period=period, against=against, thresholds=thresholds)
     with suppress(TablesUnusable):
         figures["checks"] = pd.read_parquet(files(arguments.root, "checks"))
     note = f"Period {arguments.period}." if arguments.period != ".." else "Everything in the tables."
@@ -278,9 +305,14 @@ def _expire(_spark: _Spark, arguments: argparse.Namespace, say: Say) -> int:
 
 
 def _check_tables(spark: _Spark, arguments: argparse.Namespace, say: Say) -> int:
-    from celery_redis_plus.spark.checks import check
+    from celery_redis_plus.spark.checks import check, event_count
 
-    found = check(spark(), arguments.root, skip=arguments.skip, max_age_s=arguments.max_age)
+    inspector = None
+    if _engine(arguments, lambda: event_count(arguments.root)) == "spark":
+        from celery_redis_plus.spark import tables
+
+        inspector = partial(tables.inspect, spark())
+    found = check(arguments.root, inspector, skip=arguments.skip, max_age_s=arguments.max_age)
     for finding in found:
         subject = f" {finding.subject}" if finding.subject else ""
         say(

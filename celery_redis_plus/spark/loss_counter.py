@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -75,7 +74,9 @@ class LossCounter:
 
     @property
     def _begins_at_the_start(self) -> bool:
-        return self._options.starting_timestamp is None and self._options.starting_offsets in {None, "earliest"}
+        options = self._options
+        by_time = options.starting_timestamp is not None or options.starting_offsets_by_timestamp
+        return not by_time and options.starting_offsets in {None, "earliest"}
 
     def _never_written(
         self, log: EventLog, numberings: Mapping[str, Offsets], events: pa.Table, now: int
@@ -118,20 +119,6 @@ def gaps(events: pa.Table, ranges: Mapping[str, Sequence[Range]], now: int) -> I
                     before = int(times[place - 1]) if place else None
                     after = int(times[place]) if place < len(times) else now
                     yield Loss(queue, TRIMMED, epoch, first, last, last - first + 1, before, after, now)
-
-
-def offsets_of(checkpoint: Path, number: int) -> tuple[dict[str, str] | None, dict[str, str]]:
-    """Return the offsets at which a micro-batch begins, None for the first one, and ends.
-
-    Spark writes them before the batch runs: a line with the version, one about the batch, one for each source.
-    Source: org.apache.spark.sql.execution.streaming.checkpointing.OffsetSeqLog
-    """
-
-    def at(number: int) -> dict[str, str]:
-        offset: dict[str, str] = json.loads((checkpoint / "offsets" / str(number)).read_text(encoding="utf-8").splitlines()[-1])
-        return offset
-
-    return (at(number - 1) if number else None), at(number)
 
 
 def _ranges(numbering: Offsets, start: str | None, end: str) -> list[Range]:

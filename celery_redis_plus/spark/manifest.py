@@ -4,7 +4,7 @@
     ROOT/versions/N.json         the manifests of the last quarter of an hour: their files are kept for readers
     ROOT/incoming/RUN/BATCH/     events as they were streamed, with `_committed.json` once the batch is whole
     ROOT/TABLE/vN/day=D/         files of `events`, of the tables, and of what an aggregation keeps for the next one
-    ROOT/checkpoint/             Spark's offsets
+    ROOT/checkpoint/             where the ingest stands, as Spark keeps it
     ROOT/losses/vN/              losses
     ROOT/checks.parquet          what the last check has found
     ROOT/folder.json             the folder's name, which its reader of events has
@@ -265,10 +265,15 @@ def locked(root: Path, lock: tuple[str, str] = TABLES_LOCK) -> Iterator[None]:
 
 def write_json(path: Path, content: Any) -> None:
     """Write a file whole or not at all, also where the machine stops."""
+    write_text(path, json.dumps(content, indent=1))
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file whole or not at all, as `write_json`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     with temporary.open("w", encoding="utf-8") as file:
-        json.dump(content, file, indent=1)
+        file.write(text)
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)

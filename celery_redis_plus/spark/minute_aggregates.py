@@ -82,7 +82,7 @@ def combined(batches: Iterator[pa.RecordBatch], step_us: int = MINUTE_US) -> Ite
         columns[name] = _sums(group, np.asarray(read.column(name).to_numpy()), len(place))
     for name in _DURATIONS:
         lengths, values = _unpacked(read.column(name))
-        columns |= _percentiles(name, np.repeat(group, lengths), values, len(place))
+        columns |= percentiles(name, np.repeat(group, lengths), values, len(place))
     yield from as_table(columns, MINUTE).to_batches()
 
 
@@ -166,13 +166,23 @@ def _unpacked(column: Any) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     return np.diff(ends) // 8, packed.view("<f8")
 
 
-def _percentiles(name: str, group: NDArray[np.int64], seconds: NDArray[np.float64], count: int) -> dict[str, pa.Array]:
-    """Return the smallest of a group's seconds that at least a share of all are not above; null where there are none."""
+def percentiles(
+    name: str, group: NDArray[np.int64], seconds: NDArray[np.float64], count: int, shares: Mapping[str, float] = PERCENTILES
+) -> dict[str, pa.Array]:
+    """Return the smallest of a group's seconds that at least a share of all are not above; null where there are none.
+
+    Args:
+        name: the columns are named after it, such as `wait_p50_s`.
+        group: of each second, from 0 on.
+        seconds: the values.
+        count: how many groups there are.
+        shares: label of a column -> share.
+    """
     ordered = seconds[np.lexsort((seconds, group))]
     counts = np.bincount(group, minlength=count)
     starts = np.cumsum(counts) - counts
     found = {}
-    for label, share in PERCENTILES.items():
+    for label, share in shares.items():
         rank = np.maximum(np.ceil(share * counts).astype(np.int64) - 1, 0)
         found[f"{name}_{label}_s"] = pa.array(ordered).take(pa.array(starts + rank, mask=counts == 0))
     return found

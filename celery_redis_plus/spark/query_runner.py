@@ -80,9 +80,12 @@ def run_query(
 def passes(text: str) -> bool:
     """Return whether a query that failed with this error may go on later: the server was away, or a Python worker too slow."""
     kinds = [getattr(errors, name, object) for name, _ in _OURS.findall(text)]
-    if kinds:
-        return issubclass(kinds[-1], _PASSING) and not issubclass(kinds[-1], _LASTING)
-    return _worker_lost(text)
+    return is_passing(kinds[-1]) if kinds else _worker_lost(text)
+
+
+def is_passing(kind: type) -> bool:
+    """Return whether an error of this class passes: the server restarts, fails over or is away for a while."""
+    return issubclass(kind, _PASSING) and not issubclass(kind, _LASTING)
 
 
 def _worker_lost(text: str) -> bool:

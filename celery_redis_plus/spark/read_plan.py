@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeGuard
 
@@ -78,15 +78,25 @@ class Planner:
         for queue in {*names_in(options.queues), *(options.starting_offsets if _by_queue(options.starting_offsets) else ())}:
             if queue in self.foreign:
                 raise self.foreign[queue]
+        times: dict[str, int] = options.starting_offsets_by_timestamp or {}
+        _check_names(times, numberings)
         if options.starting_timestamp is not None:
-            ms = options.starting_timestamp
-            return {queue: _text(n.id(self.log.first_after(n, ms))) for queue, n in numberings.items()}
-        wanted = options.starting_offsets or default
-        return {queue: _text(position) for queue, position in _resolve(wanted, numberings, EARLIEST).items()}
+            times = dict.fromkeys(numberings, options.starting_timestamp) | times
+        found = {queue: self.log.first_after(numberings[queue], ms) for queue, ms in times.items()}
+        rest = {queue: numbering for queue, numbering in numberings.items() if queue not in times}
+        resolved = _resolve(options.starting_offsets or default, rest, EARLIEST, numberings)
+        return {
+            queue: _text(numbering.id(found[queue]) if queue in found else resolved[queue])
+            for queue, numbering in numberings.items()
+        }
 
     def end(self) -> Offset:
         """Return where a batch ends."""
-        resolved = _resolve(self.options.ending_offsets, self.numberings(), LATEST)
+        numberings = self.numberings()
+        if self.options.ending_timestamp is not None:
+            ms = self.options.ending_timestamp
+            return {queue: _text(n.id(self.log.first_after(n, ms))) for queue, n in numberings.items()}
+        resolved = _resolve(self.options.ending_offsets, numberings, LATEST)
         return {queue: _text(position) for queue, position in resolved.items()}
 
     def newest(self) -> Offset:
@@ -210,12 +220,22 @@ def _by_queue(wanted: object) -> TypeGuard[Mapping[str, Id | int]]:
     return isinstance(wanted, Mapping)
 
 
-def _resolve(wanted: str | Mapping[str, Id | int], numberings: Mapping[str, Offsets], default: int) -> dict[str, Id]:
-    if isinstance(wanted, str):
-        wanted = dict.fromkeys(numberings, EARLIEST if wanted == "earliest" else LATEST)
-    unknown = sorted(set(wanted) - set(numberings))
+def _check_names(queues: Iterable[str], numberings: Mapping[str, Offsets]) -> None:
+    unknown = sorted(set(queues) - set(numberings))
     if unknown:
         raise InvalidArgument(f"offsets name queue {unknown[0]!r}, which is not read; queues that are: {', '.join(numberings)}")
+
+
+def _resolve(
+    wanted: str | Mapping[str, Id | int],
+    numberings: Mapping[str, Offsets],
+    default: int,
+    known: Mapping[str, Offsets] | None = None,
+) -> dict[str, Id]:
+    """Return the positions of queues; `known` are all that `wanted` may name."""
+    if isinstance(wanted, str):
+        wanted = dict.fromkeys(numberings, EARLIEST if wanted == "earliest" else LATEST)
+    _check_names(wanted, known if known is not None else numberings)
     positions = {}
     for queue, numbering in numberings.items():
         position = wanted.get(queue, default)

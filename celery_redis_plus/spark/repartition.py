@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 #: Events that one task traces at once, in memory: about 100 MB.
 EVENTS_A_TASK = 250_000
+#: Events that this process traces at once, in memory: about 500 MB.
+EVENTS_IN_MEMORY = 1_000_000
 
 #: The columns of the events that are read; a column that an older release did not write is null.
 EVENTS_SCHEMA = pa.schema(
@@ -72,6 +74,15 @@ def in_this_process(files: Mapping[str, Sequence[Path]]) -> Iterator[pa.Table]:
     for place, batches in enumerate(buckets):
         buckets[place] = []
         yield pa.Table.from_batches(batches, schema=OPEN_SCHEMA)
+
+
+def in_portions(files: Mapping[str, Sequence[Path]], most: int = EVENTS_IN_MEMORY) -> Iterator[pa.Table]:
+    """Yield all events of some messages at a time, about `most`; a day that has more is read several times."""
+    for date, paths in sorted(files.items()):
+        count = max(1, -(-sum(_rows({date: paths}).values()) // most))
+        for wanted in range(count):
+            parts = [events for path in paths for number, events in _divided(FileShare(str(path), 0, count)) if number == wanted]
+            yield pa.Table.from_batches(parts, schema=OPEN_SCHEMA)
 
 
 def _rows(files: Mapping[str, Sequence[Path]]) -> dict[str, int]:

@@ -5,64 +5,89 @@ Only the messages that had events in the period are traced, from their first eve
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import partial
+from collections.abc import Iterator, Mapping
+from datetime import UTC
 from typing import TYPE_CHECKING
 
 import pandas as pd
 import pyarrow as pa
-from pyspark.sql import Window
-from pyspark.sql import functions as sf
+import pyarrow.compute as pc
 
 from celery_redis_plus.spark.arrow_columns import as_table
-from celery_redis_plus.spark.message_timelines import EVENT_COLUMNS_READ, MessageTimelines
-from celery_redis_plus.spark.minute_aggregates import MINUTE_DDL, PARTIAL_MINUTE_DDL, SECOND_US, combined, partial_minutes
-from celery_redis_plus.spark.repartition import EVENTS_SCHEMA
+from celery_redis_plus.spark.layers import EVENTS, message_keys
+from celery_redis_plus.spark.message_timelines import MessageTimelines
+from celery_redis_plus.spark.minute_aggregates import PARTIAL_MINUTE, SECOND_US, combined, partial_minutes
+from celery_redis_plus.spark.repartition import OPEN_SCHEMA
+from celery_redis_plus.spark.schema import MOMENT
+from celery_redis_plus.spark.snapshot import Snapshot, frame
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from datetime import date
 
 #: Longer periods are shown by the minute.
 LONGEST = pd.Timedelta(minutes=15)
+#: Messages that are traced at once, in memory: about 300 MB.
+MESSAGES_AT_ONCE = 250_000
 
 
 def by_second(
-    events: DataFrame, messages: DataFrame, queues: DataFrame, start: pd.Timestamp, end: pd.Timestamp
-) -> DataFrame:  # fmt: skip
+    snapshot: Snapshot, start: pd.Timestamp, end: pd.Timestamp, backlogs: Mapping[str, int]
+) -> pd.DataFrame:  # fmt: skip
     """Return rows of the table `queues` for each second between `start` and `end` (UTC, without a zone) that has events.
 
     The column `minute` is the second.
+
+    Args:
+        snapshot: the tables.
+        start: of the period.
+        end: of the period.
+        backlogs: of each queue before the minute of `start`: a backlog is known at the end of a minute.
     """
-    # The backlog is known at the end of a minute.
-    begin = sf.lit(start.floor("min").tz_localize("UTC").to_pydatetime())
-    until = sf.lit(end.tz_localize("UTC").to_pydatetime())
-    touching = messages.where((sf.col("last_at") >= begin) & sf.coalesce(sf.col("published_at") < until, sf.lit(True)))
-    wanted = touching.select("date", "queue", "id").cache()
-    try:
-        days = wanted.agg(sf.min("date").alias("first"), sf.max("date").alias("last")).collect()[0]
-    finally:
-        wanted.unpersist()
-    # Each file of events has one day: Spark skips the others.
-    near = events.where(sf.col("date").between(sf.lit(days["first"]), sf.lit(days["last"])))
-    traced = (
-        near.join(wanted, ["date", "queue", "id"], "left_semi")
-        .select(*EVENT_COLUMNS_READ)
-        .repartition("queue", "id")
-        .mapInArrow(_trace, PARTIAL_MINUTE_DDL)
-    )
-    seconds = traced.where(sf.col("minute") >= begin).repartition("table", "key", "minute")
-    counted = seconds.mapInArrow(partial(combined, step_us=SECOND_US), MINUTE_DDL).where("table = 'queues'")
-    rows = counted.drop("table").withColumnRenamed("key", "queue")
-    before = queues.where(sf.col("minute") < begin).groupBy("queue").agg(sf.sum("backlog_change").alias("base"))
-    running = Window.partitionBy("queue").orderBy("minute").rowsBetween(Window.unboundedPreceding, Window.currentRow)
-    backlog = sf.sum("backlog_change").over(running) + sf.coalesce("base", sf.lit(0))
-    joined = rows.join(sf.broadcast(before), "queue", "left")
-    return joined.withColumn("backlog", backlog).drop("base").where(sf.col("minute") < until)
+    begin, until = _moment(start.floor("min")), _moment(end)
+    partials = pa.concat_tables([PARTIAL_MINUTE.empty_table(), *_traced(snapshot, begin, until)])
+    partials = partials.filter(pc.and_(pc.greater_equal(partials["minute"], begin), pc.equal(partials["table"], "queues")))
+    seconds = pa.Table.from_batches(combined(iter(partials.to_batches()), SECOND_US)) if partials.num_rows else partials
+    rows = frame(seconds).rename(columns={"key": "queue"}).drop(columns="table")
+    if not partials.num_rows:
+        return pd.DataFrame(columns=[*rows.columns, "wait_p50_s", "wait_p95_s", "backlog"])
+    rows = rows.sort_values(["queue", "minute"], ignore_index=True)
+    before = rows["queue"].map(backlogs).fillna(0).astype("int64")
+    rows["backlog"] = rows.groupby("queue")["backlog_change"].cumsum() + before
+    return rows[rows["minute"] < end]
 
 
-def _trace(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    read = [batch for batch in batches if batch.num_rows]
-    if read:
-        table = pa.Table.from_batches(read)
-        events = as_table({name: table.column(name) for name in EVENTS_SCHEMA.names}, EVENTS_SCHEMA)
-        yield from partial_minutes(MessageTimelines(events).changes(), SECOND_US).to_batches()
+def _traced(snapshot: Snapshot, begin: pa.Scalar, until: pa.Scalar) -> Iterator[pa.Table]:
+    """Yield the partial seconds of the messages that had events between two times."""
+    published = pc.field("published_at")
+    touching = (pc.field("last_at") >= begin) & (published.is_null() | (published < until))
+    parts = list(snapshot.batches("messages", ("date", "queue", "id"), touching))
+    if not parts:
+        return
+    # Ids begin with the time of publishing: those of a portion are near each other in the files of events.
+    wanted = pa.Table.from_batches(parts).sort_by("id")
+    for first in range(0, wanted.num_rows, MESSAGES_AT_ONCE):
+        portion = wanted.slice(first, MESSAGES_AT_ONCE)
+        days, ids = pc.min_max(portion["date"]).as_py(), pc.min_max(portion["id"])
+        # The bounds let Parquet's statistics skip what the list does not.
+        near = (pc.field("id") >= ids["min"]) & (pc.field("id") <= ids["max"])
+        near &= pc.field("id").isin(portion["id"].combine_chunks())
+        names = [name for name in OPEN_SCHEMA.names if name != "folded"]
+        found = list(snapshot.batches(EVENTS, names, near, (_day(days["min"]), _day(days["max"]))))
+        if found:
+            table = pa.Table.from_batches(found)
+            table = table.filter(pc.is_in(_keys(table), _keys(portion).combine_chunks()))
+            table = table.append_column("folded", pa.nulls(table.num_rows, pa.bool_()))
+            events = as_table({name: table.column(name) for name in OPEN_SCHEMA.names}, OPEN_SCHEMA)
+            yield partial_minutes(MessageTimelines(events).changes(), SECOND_US)
+
+
+def _keys(rows: pa.Table) -> pa.ChunkedArray:
+    return pc.binary_join_element_wise(rows.column("date").cast(pa.string()), message_keys(rows), "\n")
+
+
+def _moment(time: pd.Timestamp) -> pa.Scalar:
+    return pa.scalar(time.to_pydatetime().replace(tzinfo=UTC), MOMENT)
+
+
+def _day(day: date) -> str:
+    return day.isoformat()

@@ -9,48 +9,31 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from celery_redis_plus.errors import CeleryRedisPlusError
-from celery_redis_plus.event_log import readers
-from celery_redis_plus.event_log.stream import EventLog
 from celery_redis_plus.spark.compaction import compact
 from celery_redis_plus.spark.fold import fold
 from celery_redis_plus.spark.health import Health
+from celery_redis_plus.spark.incoming import waiting
+from celery_redis_plus.spark.lag import Lag, Source, lag_of
 from celery_redis_plus.spark.losses import HARMLESS, noted
-from celery_redis_plus.spark.manifest import Manifest, new_batches, write_json
+from celery_redis_plus.spark.manifest import Manifest, write_json
+from celery_redis_plus.spark.repartition import EVENTS_IN_MEMORY
 
 if TYPE_CHECKING:
     from celery_redis_plus.spark.ingest_process import IngestProcess
 
-#: Events of one aggregation at most: about 500 MB.
-EVENTS_AT_ONCE = 1_000_000
 #: Seconds between two looks at ingest, and at a signal to end.
 POLL_S = 0.5
 #: Seconds between two lines.
 LINE_EVERY_S = 60.0
 #: Seconds between two compactions.
 COMPACT_EVERY_S = 6 * 3600.0
-
-
-@dataclass(frozen=True)
-class Source:
-    """Whose events are ingested.
-
-    Attributes:
-        url, prefix: of the broker.
-        queues: names or patterns.
-        reader: the name under which ingest registers.
-    """
-
-    url: str
-    prefix: str
-    queues: str
-    reader: str
 
 
 class Service:
@@ -102,7 +85,7 @@ class Service:
         """Bring the tables up to date, and look how things are. The folder may be used by somebody else for a while."""
         error, events, began = "", 0, time.monotonic()
         try:
-            while new := fold(self.root, most=EVENTS_AT_ONCE).events:
+            while new := fold(self.root, most=EVENTS_IN_MEMORY).events:
                 events += new
                 if stop.is_set():
                     break
@@ -113,11 +96,15 @@ class Service:
 
     def _look(self, error: str, events: int, fold_s: float) -> None:
         manifest = Manifest.read(self.root)
-        lag, unreadable = self._lag()
+        lag: Lag | None = None
+        with suppress(CeleryRedisPlusError):
+            lag = lag_of(self._source)
+        unreadable = dict.fromkeys(self.health.unreadable) if lag is None else lag.unreadable
         if new := [queue for queue in unreadable if queue not in self.health.unreadable]:
             self._say(f"the events of {', '.join(map(repr, new))} cannot be read, others are: {unreadable[new[0]]}")
+        stored = waiting(self.root, manifest)
         now = time.time()
-        if lag is not None and not any(lag.values()) and not new_batches(self.root, manifest):
+        if lag is not None and not any(lag.events.values()) and not stored.batches:
             self._complete_at = now
         # What is missing is younger than what is there, and than the last time at which nothing was missing.
         ages = [now - at for at in (manifest.newest_us / 1e6, self._complete_at) if at]
@@ -129,8 +116,11 @@ class Service:
             self.health,
             ingesting=self._ingest.running,
             starts=self._ingest.starts,
-            lag=lag,
             unreadable=tuple(unreadable),
+            lag=None if lag is None else lag.events,
+            lag_seconds={} if lag is None else lag.seconds,
+            waiting_events=stored.events,
+            waiting_bytes=stored.bytes,
             freshness_s=max(0.0, min(ages)) if ages else None,
             events=self.health.events + events,
             fold_s=round(fold_s, 3),
@@ -140,17 +130,3 @@ class Service:
             error=error,
         )
         write_json(self.root / "status.json", self.health.status())
-
-    def _lag(self) -> tuple[Mapping[str, int] | None, Mapping[str, object]]:
-        """Return how many events of each queue are not stored yet, and why those of others cannot be read."""
-        source = self._source
-        try:
-            with EventLog(source.url, source.prefix, timeout_s=5.0) as log:
-                sound, foreign = log.sound_numberings(log.queues(source.queues), strict=False)
-                known = readers.readers(log, list(sound))
-                behind = {reader.queue: reader.behind for reader in known if reader.name == source.reader}
-                # A queue that ingest has not seen yet.
-                unread = {queue: offsets.total for queue, offsets in sound.items() if queue not in behind}
-                return behind | unread, foreign
-        except CeleryRedisPlusError:
-            return None, dict.fromkeys(self.health.unreadable)

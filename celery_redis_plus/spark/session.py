@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from celery_redis_plus.errors import SparkUnavailable
 from celery_redis_plus.installation import install_command
+from celery_redis_plus.spark.python_command import python_command
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -22,6 +23,9 @@ LEAST_JAVA = 17
 
 #: Where this package is imported from: Spark's Python processes have to find it as well.
 PACKAGE_PARENT = Path(__file__).parents[2]
+
+#: What a user without Java can do.
+_WITHOUT = "Only `replay`, `--engine spark` and your own Spark sessions need it"
 
 _CONFIG = {
     # Dates of partitions must not depend on the machine.
@@ -40,13 +44,16 @@ _LOCAL_CONFIG = {
 }
 
 
-def check_packages() -> None:
+def check_packages(*, spark: bool = True) -> None:
     """Find the packages of the extra `spark`.
+
+    Args:
+        spark: also PySpark itself, without which events are read, aggregated, checked and reported as well.
 
     Raises:
         SparkUnavailable: one is missing; the message says what to install.
     """
-    for module in ("pyspark", "pyarrow", "pandas", "numpy", "matplotlib"):
+    for module in (*(["pyspark"] if spark else []), "pyarrow", "pandas", "numpy", "matplotlib"):
         if find_spec(module) is None:
             raise SparkUnavailable(f"{module} is not installed: {install_command('spark')}")
 
@@ -55,17 +62,26 @@ def check_installed() -> None:
     """Find PySpark and Java.
 
     Raises:
-        SparkUnavailable: one is missing or too old; the message says what to install.
+        SparkUnavailable: one is missing or too old; the message says what to install, and what works without.
     """
     check_packages()
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home, "bin", "java")) if home else shutil.which("java")
     if java is None or not Path(java).exists():
-        raise SparkUnavailable(f"Java is missing: install a Java {LEAST_JAVA} runtime, or point JAVA_HOME at one")
+        raise SparkUnavailable(f"Java is missing: install a Java {LEAST_JAVA} runtime, or point JAVA_HOME at one. {_WITHOUT}")
     said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False, timeout=60).stderr
     found = re.search(r'version "(\d+)', said)
     if found is not None and int(found[1]) < LEAST_JAVA:
-        raise SparkUnavailable(f"Java {found[1]} at {java} is too old: Spark needs Java {LEAST_JAVA} or later")
+        raise SparkUnavailable(f"Java {found[1]} at {java} is too old: Spark needs Java {LEAST_JAVA} or later. {_WITHOUT}")
+
+
+def is_installed() -> bool:
+    """Return whether Spark can be started here."""
+    try:
+        check_installed()
+    except SparkUnavailable:
+        return False
+    return True
 
 
 def session(name: str, *, master: str = "local[2]", config: dict[str, Any] | None = None) -> SparkSession:
@@ -108,7 +124,7 @@ def register(spark: SparkSession) -> None:
     if context is not None and context.master.startswith("local"):
         # The JVM runs by now: what its processes get is asked of the context with each function and format.
         if "PYSPARK_PYTHON" not in os.environ:
-            context.pythonExec = sys.executable
+            context.pythonExec = python_command()
         context.environment["PYTHONPATH"] = _with_package(context.environment.get("PYTHONPATH", ""))
     spark.dataSource.register(CeleryRedisSource)
     spark.dataSource.register(CeleryTaskSink)
@@ -116,7 +132,7 @@ def register(spark: SparkSession) -> None:
 
 def _set_environment(*, local: bool) -> None:
     """Tell Spark's Python processes which Python to use and where this package is."""
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_PYTHON", python_command() if local else sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     # Spark starts them with `python -m`, which would look for modules in the folder where the job was started first.
     os.environ["PYTHONSAFEPATH"] = "1"

@@ -41,6 +41,10 @@ def _timestamp(value: object) -> int:
     return int((parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
+def _timestamps(value: object) -> dict[str, int]:
+    return {str(queue): _timestamp(time) for queue, time in json.loads(str(value)).items()}
+
+
 OFFSETS = kinds.OptionType(
     "offsets",
     'earliest, latest, or JSON such as {"celery": "1764000000000-17"} (-2 is earliest, -1 is latest)',
@@ -48,6 +52,9 @@ OFFSETS = kinds.OptionType(
     hashable=False,
 )
 TIMESTAMP = kinds.OptionType("time", "ms since 1970, or ISO 8601 (UTC if it names no zone)", _timestamp)
+TIMESTAMPS = kinds.OptionType(
+    "times", 'JSON such as {"celery": 1764000000000, "mail": "2026-01-31"}', _timestamps, hashable=False
+)
 _COUNT = kinds.number(1, integer=True)
 
 
@@ -83,6 +90,16 @@ class SourceOptions:
     )
     starting_timestamp: int | None = option(
         TIMESTAMP, None, "Begin with the first event of this time; goes before `startingOffsets`."
+    )
+    starting_offsets_by_timestamp: Any = option(  # noqa: RUF009 - as above
+        TIMESTAMPS,
+        None,
+        "The same by queue, before `startingTimestamp`; a queue that it does not name begins as the other options say.",
+    )
+    ending_timestamp: int | None = option(
+        TIMESTAMP,
+        None,
+        "A batch ends before the first event of this time; goes before `endingOffsets`.",
     )
     max_offsets_per_trigger: int | None = option(
         _COUNT, None, "Read about this many events in a micro-batch, over all queues.", unit="events"

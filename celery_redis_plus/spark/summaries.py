@@ -2,28 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pandas as pd
-from pyspark.sql import functions as sf
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from celery_redis_plus.errors import InvalidArgument
 from celery_redis_plus.spark.anomalies import Thresholds, anomalies
 from celery_redis_plus.spark.losses import HARMLESS
-from celery_redis_plus.spark.manifest import TABLES
-from celery_redis_plus.spark.minute_aggregates import PERCENTILES
+from celery_redis_plus.spark.minute_aggregates import percentiles
+from celery_redis_plus.spark.schema import MOMENT
 from celery_redis_plus.spark.seconds import LONGEST, by_second
+from celery_redis_plus.spark.snapshot import EVERY_DAY, Snapshot, codes, frame
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from numpy.typing import NDArray
+    from pyarrow import dataset
 
-#: Relative error of a percentile's rank is at most 1 in this.
-PERCENTILE_ACCURACY = 10_000
 #: Rows of the lists of single messages.
 MAX_LISTED_VALUES = 20
+
+_COUNTED = ("published", "delivered", "acked", "failed", "retried", "expired", "dead")
+_COUNTED_OF_WORKERS = ("delivered", "acked", "failed", "retried", "requeued", "dead")
+_READ = ("queue", "task", "state", "attempts", "complete", "wait_s", "run_s", "total_s", "late_s", "eta")
+_LISTED = ("task", "queue", "task_id", "id", "state", "attempts", "wait_s", "run_s", "worker", "published_at")
+_BAD = ("FAILED", "DEAD", "RETRIED", "RETRYABLE")
+_MINUTE = timedelta(minutes=1)
 
 
 @dataclass(frozen=True)
@@ -50,206 +59,285 @@ class Period:
             raise InvalidArgument(f"period {text!r} is not allowed; allowed: FROM..TO such as 2026-01-31..2026-02-01T12:00")
         return period
 
-    def holds(self, column: str) -> Column:
-        """Return whether a time is in the period."""
-        inside = sf.lit(True)
-        if self.start:
-            inside = inside & (sf.col(column) >= sf.lit(self.start))
-        if self.end:
-            inside = inside & (sf.col(column) < sf.lit(self.end))
-        return inside
+    @property
+    def days(self) -> tuple[str, str]:
+        """Its first and its last day."""
+        first, last = (moment.astimezone(UTC).date().isoformat() if moment else "" for moment in (self.start, self.end))
+        return first, last or EVERY_DAY[1]
 
-    def touches(self, start: str, end: str) -> Column:
+    def holds(self, column: str) -> dataset.Expression | None:
+        """Return whether a time is in the period; None is always."""
+        conditions = []
+        if self.start:
+            conditions.append(pc.field(column) >= pa.scalar(self.start, MOMENT))
+        if self.end:
+            conditions.append(pc.field(column) < pa.scalar(self.end, MOMENT))
+        return _all(conditions)
+
+    def touches(self, start: str, end: str) -> dataset.Expression | None:
         """Return whether a stretch of time, between two columns, has a part in the period; null is an open end."""
-        touching = sf.lit(True)
+        conditions = []
         if self.start:
-            touching = touching & sf.coalesce(sf.col(end) >= sf.lit(self.start), sf.lit(True))
+            conditions.append(pc.field(end).is_null() | (pc.field(end) >= pa.scalar(self.start, MOMENT)))
         if self.end:
-            touching = touching & sf.coalesce(sf.col(start) < sf.lit(self.end), sf.lit(True))
-        return touching
-
-
-def within(tables: Mapping[str, DataFrame], period: Period) -> dict[str, DataFrame]:
-    """Return the tables' rows of a period."""
-    return {name: tables[name].where(period.holds("published_at" if name == "messages" else "minute")) for name in TABLES}
+            conditions.append(pc.field(start).is_null() | (pc.field(start) < pa.scalar(self.end, MOMENT)))
+        return _all(conditions)
 
 
 def summaries(
-    tables: Mapping[str, DataFrame],
-    losses: DataFrame | None = None,
-    events: DataFrame | None = None,
-    *,
-    period: Period,
-    against: Period | None = None,
-    thresholds: Thresholds | None = None,
+    snapshot: Snapshot, *, period: Period, against: Period | None = None, thresholds: Thresholds | None = None
 ) -> dict[str, pd.DataFrame]:
-    """Return the report's figures by name.
+    """Return the report's figures by name. It takes about 60 bytes of memory for each message of the period.
 
     Args:
-        tables: `messages`, `queues`, `tasks`, `workers`.
-        losses: the table `losses`; None says nothing of them.
-        events: the table `events`, for the seconds of a short period; None leaves them out.
+        snapshot: the tables.
         period: what is reported.
         against: another period, to compare with.
         thresholds: for the anomalies.
     """
-    chosen = within(tables, period)
-    messages = chosen["messages"]
-    frames = {
-        "states": messages.groupBy("state").count().orderBy(sf.desc("count")),
-        "headline": _headline(messages, "this period"),
-        "throughput": _throughput(chosen["queues"]),
-        "backlog": _backlog(tables["queues"], period),
-        "by_queue": _latency(messages, "queue"),
-        "by_task": _latency(messages, "task"),
-        "waits": chosen["queues"].select("queue", "minute", "wait_p50_s", "wait_p95_s").orderBy("minute"),
-        "failures": _failures(messages),
-        "slowest": _list(messages.where("run_s is not null"), "run_s"),
-        "most_repeated": _list(messages.where("attempts > 1"), "attempts"),
-        "dead_letters": messages.where("state = 'DEAD'").groupBy("queue", "task", "reason").count().orderBy(sf.desc("count")),
-        "workers": _workers(chosen["workers"]),
-        "lateness": _lateness(messages),
-        "anomalies": anomalies(chosen, thresholds),
+    limits = thresholds or Thresholds()
+    messages = _Messages(snapshot, period)
+    per_minute = {
+        "queues": ("queue", "minute", *_COUNTED, "backlog", "wait_p50_s", "wait_p95_s"),
+        "tasks": ("task", "minute", "delivered", "retried"),
+        "workers": ("worker", "minute", *_COUNTED_OF_WORKERS),
     }
-    frames["incomplete"] = messages.where("not complete").groupBy("queue").count().orderBy(sf.desc("count"))
-    if losses is not None:
-        lost = ~sf.col("why").isin(*HARMLESS)
-        frames["losses"] = losses.where(lost & period.touches("from_at", "to_at")).orderBy("noted_at", "queue", "why")
+    chosen = {
+        table: frame(snapshot.read(table, columns, period.holds("minute"), period.days)) for table, columns in per_minute.items()
+    }
+    queues = chosen["queues"]
+    often = pc.field("attempts") >= limits.poison_attempts
+    repeated = snapshot.read(
+        "messages",
+        ("task", "task_id", "id", "queue", "state", "attempts", "first_delivery"),
+        _all([often, messages.wanted]),
+        messages.days,
+    )
+    figures = {
+        "states": messages.states(),
+        "headline": messages.headline("this period"),
+        "throughput": throughput(queues),
+        "backlog": backlog(snapshot, period, queues),
+        "by_queue": messages.latency("queue"),
+        "by_task": messages.latency("task"),
+        "waits": queues[["queue", "minute", "wait_p50_s", "wait_p95_s"]].sort_values(["minute", "queue"], ignore_index=True),
+        **messages.failures(),
+        "slowest": messages.largest("run_s", pc.field("run_s").is_valid()),
+        "most_repeated": messages.largest("attempts", pc.field("attempts") > 1),
+        "workers": _workers(chosen["workers"]),
+        "lateness": messages.lateness(),
+        "anomalies": anomalies({**chosen, "messages": frame(repeated)}, limits),
+        "incomplete": messages.incomplete(),
+        "losses": losses(snapshot, period),
+    }
     if against is not None:
-        others = within(tables, against)["messages"]
-        frames["comparison"] = _comparison(messages, others)
-        frames["headline"] = frames["headline"].unionByName(_headline(others, "other period"))
-    bounds = _bounds(tables["queues"], period).toPandas()
-    start, end = bounds.loc[0, ["start", "end"]]
-    if events is not None and start < end <= start + LONGEST:
-        seconds = by_second(events, tables["messages"], tables["queues"], start, end)
-        shown = seconds.where(sf.col("minute") >= sf.lit(start.tz_localize("UTC").to_pydatetime()))
-        frames["throughput_by_second"] = _throughput(shown)
-        frames["backlog_by_second"] = seconds.select("queue", "minute", "backlog").unionByName(_before(tables["queues"], start))
-        frames["waits_by_second"] = shown.select("queue", "minute", "wait_p50_s", "wait_p95_s")
-    return {name: frame.toPandas() for name, frame in frames.items()} | {"period": bounds}
+        others = _Messages(snapshot, against)
+        figures["comparison"] = messages.beside(others)
+        figures["headline"] = pd.concat([figures["headline"], others.headline("other period")], ignore_index=True)
+    figures["period"] = bounds(snapshot, period)
+    start, end = figures["period"].loc[0, ["start", "end"]]
+    if start < end <= start + LONGEST:
+        before = levels_before(snapshot, start)
+        seconds = by_second(snapshot, start, end, dict(zip(before["queue"], before["backlog"], strict=True)))
+        shown = seconds[seconds["minute"] >= start]
+        figures["throughput_by_second"] = throughput(shown)
+        figures["backlog_by_second"] = _joined([seconds[["queue", "minute", "backlog"]], before])
+        figures["waits_by_second"] = shown[["queue", "minute", "wait_p50_s", "wait_p95_s"]]
+    return figures
 
 
-def _headline(messages: DataFrame, name: str) -> DataFrame:
-    """Return the figures that one wants to see first, in a row."""
-    figures = [
-        sf.count("*").alias("published"),
-        *(sf.count_if(sf.col("state") == state).alias(state.lower()) for state in ("COMPLETED", "RETRIED", "FAILED", "DEAD")),
-        *(
-            sf.percentile_approx(f"{column}_s", PERCENTILES[label], PERCENTILE_ACCURACY).alias(f"{column}_{label}_s")
-            for column in ("wait", "run")
-            for label in ("p50", "p95")
-        ),
-    ]
-    return messages.agg(*figures).select(sf.lit(name).alias("period"), "*")
+class _Messages:
+    """The messages that were published in a period."""
+
+    def __init__(self, snapshot: Snapshot, period: Period) -> None:
+        self.snapshot = snapshot
+        self.wanted, self.days = period.holds("published_at"), period.days
+        self.rows = snapshot.read("messages", _READ, self.wanted, self.days)
+        self.state, self.state_names = codes(self.rows.column("state"))
+        self.attempts = np.asarray(self.rows.column("attempts").to_numpy(), dtype=np.int64)
+
+    def states(self) -> pd.DataFrame:
+        """Return how many there are in each state."""
+        return _counts(frame(self.rows.select(["state"])), ["state"])
+
+    def headline(self, name: str) -> pd.DataFrame:
+        """Return the figures that one wants to see first, in a row."""
+        row: dict[str, Any] = {"period": name, "published": self.rows.num_rows}
+        row |= {state.lower(): int(self._is(state).sum()) for state in ("COMPLETED", "RETRIED", "FAILED", "DEAD")}
+        everything = np.zeros(self.rows.num_rows, dtype=np.int64)
+        for column in ("wait", "run"):
+            found = self._percentiles(column, everything, 1)
+            row |= {name: found[name][0] for name in (f"{column}_p50_s", f"{column}_p95_s")}
+        return pd.DataFrame([row])
+
+    def latency(self, key: str) -> pd.DataFrame:
+        """Return number, outcome and percentiles by queue or task."""
+        group, names = codes(self.rows.column(key))
+        count = len(names)
+        known = group >= 0
+
+        def sums(values: NDArray[Any]) -> NDArray[np.int64]:
+            return np.bincount(group[known], weights=values[known], minlength=count).astype(np.int64)
+
+        found = {
+            key: names,
+            "messages": np.bincount(group[known], minlength=count),
+            **{state.lower(): sums(self._is(state)) for state in ("COMPLETED", "FAILED", "DEAD")},
+            "redeliveries": sums(np.maximum(self.attempts - 1, 0)),
+        }
+        for column in ("wait", "run", "total"):
+            found |= self._percentiles(column, group, count)
+        rows = pd.DataFrame(found)
+        return rows[rows["messages"] > 0].sort_values(["messages", key], ascending=[False, True], ignore_index=True)
+
+    def lateness(self) -> pd.DataFrame:
+        """Return how long after their eta messages were first delivered, by queue."""
+        group, names = codes(self.rows.column("queue"))
+        timed = self.rows.column("eta").is_valid().to_numpy() & self.rows.column("late_s").is_valid().to_numpy()
+        group = np.where(timed, group, -1)
+        rows = pd.DataFrame(
+            {
+                "queue": names,
+                "messages": np.bincount(group[group >= 0], minlength=len(names)),
+                **self._percentiles("late", group, len(names)),
+                "late_max_s": self._percentiles("late", group, len(names), {"max": 1.0})["late_max_s"],
+            }
+        )
+        return rows[rows["messages"] > 0].sort_values("queue", ignore_index=True)
+
+    def incomplete(self) -> pd.DataFrame:
+        """Return how many lack their first events, by queue."""
+        missing = self.rows.filter(pc.invert(self.rows.column("complete"))).select(["queue"])
+        return _counts(frame(missing), ["queue"])
+
+    def failures(self) -> dict[str, pd.DataFrame]:
+        """Return failures and retries by task and reason, and dead letters by queue."""
+        columns = ("queue", "task", "state", "reason", "last_event", "error")
+        wanted = _all([pc.field("state").isin(_BAD), self.wanted])
+        parts = [pd.DataFrame(columns=[*columns, "count"])]
+        # Messages differ from failure to failure; what is before the colon does not.
+        for batch in self.snapshot.batches("messages", columns, wanted, self.days):
+            kind = pc.replace_substring_regex(batch.column("error"), "(?s): .*$", "")
+            found = frame(pa.Table.from_batches([batch]).set_column(columns.index("error"), "error", kind))
+            parts.append(_counts(found, list(columns)))
+        bad = pd.concat([part for part in parts if len(part)] or parts)
+        dead = bad[bad["state"] == "DEAD"]
+        why = bad.assign(reason=bad["reason"].fillna(bad["last_event"]))
+        return {
+            "failures": _counts(why, ["task", "state", "reason", "error"]),
+            "dead_letters": _counts(dead, ["queue", "task", "reason"]),
+        }
+
+    def largest(self, column: str, which: dataset.Expression) -> pd.DataFrame:
+        """Return the messages that have the largest values of a column."""
+        order = [(column, "descending"), ("id", "ascending")]
+        best = pa.table({})
+        for batch in self.snapshot.batches("messages", _LISTED, _all([which, self.wanted]), self.days):
+            rows = pa.Table.from_batches([batch])
+            rows = rows.take(pc.select_k_unstable(rows, MAX_LISTED_VALUES, order))
+            best = rows if not best.num_columns else pa.concat_tables([best, rows])
+            best = best.take(pc.select_k_unstable(best, MAX_LISTED_VALUES, order))
+        return frame(best.sort_by(order)) if best.num_columns else pd.DataFrame(columns=list(_LISTED))
+
+    def beside(self, others: _Messages) -> pd.DataFrame:
+        """Return tasks of two periods side by side: number, share that failed, and 95th percentiles."""
+        joined = self._side("").merge(others._side("_before"), on="task", how="outer")
+        for name in ("failed_share", "wait_p95_s", "run_p95_s"):
+            joined[f"{name}_change"] = joined[name] - joined[f"{name}_before"]
+        return joined.sort_values("task", ignore_index=True)
+
+    def _side(self, suffix: str) -> pd.DataFrame:
+        rows = self.latency("task")
+        rows["failed_share"] = (rows["failed"] + rows["dead"]) / rows["messages"]
+        shown = rows[["task", "messages", "failed_share", "wait_p95_s", "run_p95_s"]]
+        return shown.rename(columns={name: f"{name}{suffix}" for name in shown.columns if name != "task"})
+
+    def _is(self, state: str) -> NDArray[np.bool_]:
+        place = self.state_names.index(state) if state in self.state_names else -2
+        found: NDArray[np.bool_] = self.state == place
+        return found
+
+    def _percentiles(
+        self, name: str, group: NDArray[np.int64], count: int, shares: Mapping[str, float] | None = None
+    ) -> dict[str, Any]:
+        seconds = np.asarray(self.rows.column(f"{name}_s").to_numpy(), dtype=np.float64)
+        known = ~np.isnan(seconds) & (group >= 0)
+        found = percentiles(name, group[known], seconds[known], count, *([shares] if shares else []))
+        return {column: values.to_numpy(zero_copy_only=False) for column, values in found.items()}
 
 
-def _bounds(queues: DataFrame, period: Period) -> DataFrame:
+def bounds(snapshot: Snapshot, period: Period) -> pd.DataFrame:
     """Return the start and the end of what the charts draw: of the period, without the time of which there are no tables."""
-    start, end = sf.min("minute"), sf.max("minute") + sf.expr("interval 1 minute")
-    if period.start:
-        start = sf.greatest(start, sf.lit(period.start))
-    if period.end:
-        end = sf.least(end, sf.lit(period.end))
-    return queues.agg(start.alias("start"), end.alias("end"))
+    starts, ends = [], []
+    for batch in snapshot.batches("queues", ("minute",)):
+        found = pc.min_max(batch.column("minute")).as_py()
+        starts.append(found["min"])
+        ends.append(found["max"] + _MINUTE)
+    start = max([*([min(starts)] if starts else []), *([period.start] if period.start else [])], default=None)
+    end = min([*([max(ends)] if ends else []), *([period.end] if period.end else [])], default=None)
+    moments = {name: [_without_zone(moment)] for name, moment in (("start", start), ("end", end))}
+    return pd.DataFrame(moments, dtype="datetime64[ns]")
 
 
-def _backlog(queues: DataFrame, period: Period) -> DataFrame:
+def backlog(snapshot: Snapshot, period: Period, queues: pd.DataFrame) -> pd.DataFrame:
     """Return the backlogs in a period, and what each queue had before it: it stays until the queue's next event."""
-    columns = ("queue", "minute", "backlog")
-    found = queues.where(period.holds("minute")).select(*columns)
+    found = queues[["queue", "minute", "backlog"]]
     if period.start:
-        found = found.unionByName(_before(queues, pd.Timestamp(period.start).tz_convert(None)))
-    return found.orderBy("minute")
+        found = _joined([found, levels_before(snapshot, _without_zone(period.start))])
+    return found.sort_values(["minute", "queue"], ignore_index=True)
 
 
-def _before(queues: DataFrame, start: pd.Timestamp) -> DataFrame:
+def levels_before(snapshot: Snapshot, start: pd.Timestamp) -> pd.DataFrame:
     """Return the last backlog of each queue before a minute."""
-    minute = sf.lit(start.floor("min").tz_localize("UTC").to_pydatetime())
-    earlier = queues.where(sf.col("minute") < minute).groupBy("queue")
-    last = earlier.agg(sf.max("minute").alias("minute"), sf.max_by("backlog", "minute").alias("backlog"))
-    return last.select("queue", "minute", "backlog")
+    minute = pa.scalar(start.floor("min").to_pydatetime().replace(tzinfo=UTC), MOMENT)
+    last = pd.DataFrame({"queue": [], "minute": [], "backlog": []})
+    for batch in snapshot.batches("queues", ("queue", "minute", "backlog"), pc.field("minute") < minute):
+        rows = _joined([last, frame(pa.Table.from_batches([batch]))])
+        last = rows.sort_values("minute").drop_duplicates("queue", keep="last")
+    return last.sort_values("queue", ignore_index=True)
 
 
-def _throughput(queues: DataFrame) -> DataFrame:
-    counted = ("published", "delivered", "acked", "failed", "retried", "expired", "dead")
-    return queues.groupBy("minute").agg(*(sf.sum(name).alias(name) for name in counted)).orderBy("minute")
+def throughput(queues: pd.DataFrame) -> pd.DataFrame:
+    """Return the counts of all queues by the minute, or what `minute` is else."""
+    return queues.groupby("minute")[list(_COUNTED)].sum().reset_index()
 
 
-def _latency(messages: DataFrame, key: str) -> DataFrame:
-    return (
-        messages.where(sf.col(key).isNotNull())
-        .groupBy(key)
-        .agg(
-            sf.count("*").alias("messages"), *_shares(), *_percentiles("wait_s"), *_percentiles("run_s"), *_percentiles("total_s")
-        )
-        .orderBy(sf.desc("messages"))
-    )
+def losses(snapshot: Snapshot, period: Period) -> pd.DataFrame:
+    """Return the losses that touch a period."""
+    found = snapshot.losses()
+    touching = period.touches("from_at", "to_at")
+    found = found.filter(_all([~pc.field("why").isin(list(HARMLESS)), touching]))
+    return frame(found).sort_values(["noted_at", "queue", "why", "first"], ignore_index=True)
 
 
-def _shares() -> list[Column]:
-    return [
-        sf.count_if(sf.col("state") == "COMPLETED").alias("completed"),
-        sf.count_if(sf.col("state") == "FAILED").alias("failed"),
-        sf.count_if(sf.col("state") == "DEAD").alias("dead"),
-        sf.sum(sf.greatest(sf.col("attempts") - 1, sf.lit(0))).alias("redeliveries"),
-    ]
+def _workers(workers: pd.DataFrame) -> pd.DataFrame:
+    found = workers.groupby("worker")[list(_COUNTED_OF_WORKERS)].sum().reset_index()
+    return found.sort_values(["delivered", "worker"], ascending=[False, True], ignore_index=True)
 
 
-def _percentiles(column: str) -> list[Column]:
-    name = column.removesuffix("_s")
-    return [
-        sf.percentile_approx(column, share, PERCENTILE_ACCURACY).alias(f"{name}_{label}_s")
-        for label, share in PERCENTILES.items()
-    ]
+def _counts(rows: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
+    """Return how many rows there are of each combination of keys, the most frequent first; rows may have a `count` already."""
+    counted = rows.assign(count=rows.get("count", 1))
+    found = counted.groupby(list(keys), dropna=False)["count"].sum().reset_index().astype({"count": "int64"})
+    return found.sort_values(["count", *keys], ascending=[False, *(True for _ in keys)], ignore_index=True)
 
 
-def _failures(messages: DataFrame) -> DataFrame:
-    """Failures and retries by task and reason."""
-    bad = messages.where(sf.col("state").isin("FAILED", "DEAD", "RETRIED", "RETRYABLE"))
-    why = sf.coalesce("reason", "last_event").alias("reason")
-    # Messages differ from failure to failure.
-    error = sf.substring_index("error", ": ", 1).alias("error")
-    return bad.groupBy("task", "state", why, error).count().orderBy(sf.desc("count"))
+def _joined(frames: Iterable[pd.DataFrame]) -> pd.DataFrame:
+    """Return rows one after the other; pandas warns of empty ones, which have no types."""
+    given = list(frames)
+    return pd.concat([rows for rows in given if len(rows)] or given[:1], ignore_index=True)
 
 
-def _list(messages: DataFrame, by: str) -> DataFrame:
-    columns = ("task", "queue", "task_id", "id", "state", "attempts", "wait_s", "run_s", "worker", "published_at")
-    return messages.orderBy(sf.desc(by), "id").limit(MAX_LISTED_VALUES).select(*columns)
+def _all(conditions: Sequence[dataset.Expression | None]) -> dataset.Expression | None:
+    whole = None
+    for condition in conditions:
+        if condition is not None:
+            whole = condition if whole is None else whole & condition
+    return whole
 
 
-def _workers(workers: DataFrame) -> DataFrame:
-    counted = ("delivered", "acked", "failed", "retried", "requeued", "dead")
-    return workers.groupBy("worker").agg(*(sf.sum(name).alias(name) for name in counted)).orderBy(sf.desc("delivered"))
-
-
-def _lateness(messages: DataFrame) -> DataFrame:
-    """How long after their eta messages were first delivered, by queue."""
-    timed = messages.where("eta is not null and late_s is not null")
-    return timed.groupBy("queue").agg(
-        sf.count("*").alias("messages"), *_percentiles("late_s"), sf.max("late_s").alias("late_max_s")
-    )
-
-
-def _comparison(messages: DataFrame, others: DataFrame) -> DataFrame:
-    """Tasks of two periods side by side: number, share that failed, and 95th percentiles."""
-
-    def side(frame: DataFrame, suffix: str) -> DataFrame:
-        bad = sf.count_if(sf.col("state").isin("FAILED", "DEAD")) / sf.count("*")
-        figures = (
-            sf.count("*").alias(f"messages{suffix}"),
-            bad.alias(f"failed_share{suffix}"),
-            *(
-                sf.percentile_approx(f"{name}_s", 0.95, PERCENTILE_ACCURACY).alias(f"{name}_p95_s{suffix}")
-                for name in ("wait", "run")
-            ),
-        )
-        return frame.where(sf.col("task").isNotNull()).groupBy("task").agg(*figures)
-
-    joined = side(messages, "").join(side(others, "_before"), "task", "full")
-    for name in ("failed_share", "wait_p95_s", "run_p95_s"):
-        joined = joined.withColumn(f"{name}_change", sf.col(name) - sf.col(f"{name}_before"))
-    return joined.orderBy("task")
+def _without_zone(moment: datetime | None) -> pd.Timestamp:
+    return pd.Timestamp(moment).tz_convert(None) if moment else pd.NaT
 
 
 def _moment(text: str) -> datetime | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from celery_redis_plus.spark.checks import Problems, problems
 from celery_redis_plus.spark.fold import Folded, Place, Written, fold, trace
 from celery_redis_plus.spark.losses import LOSS_DDL
 from celery_redis_plus.spark.manifest import TABLES, UNFINISHED, Manifest, files, folder
@@ -21,8 +23,9 @@ from celery_redis_plus.spark.schema import EVENTS_DDL, arrow, ddl
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["aggregate", "files", "read", "read_events"]
+__all__ = ["aggregate", "files", "inspect", "read"]
 
+_PROBLEMS = {"queue": "string", "problem": "string", "count": "bigint"}
 _WRITTEN = {"table": "string", "date": "string", "file": "string", "news": "bigint"}
 
 
@@ -44,14 +47,6 @@ def read(spark: SparkSession, root: str | Path, table: str) -> DataFrame:
     return spark.createDataFrame([], schema) if empty else spark.read.schema(schema).parquet(*files(root, table))
 
 
-def read_events(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
-    """Return the events in files of the table `events`, in the columns of this release; what an older one did not write is null.
-
-    Spark alone would take the columns of the first file, and a compaction would drop the others' for ever.
-    """
-    return spark.read.schema(f"{EVENTS_DDL}, `date` date").parquet(*paths)
-
-
 def aggregate(spark: SparkSession, root: str | Path, *, rebuild: bool = False) -> Folded:
     """Bring the tables up to date with `events`, as `fold` does, with Spark's tasks.
 
@@ -66,6 +61,20 @@ def _trace(spark: SparkSession, files: Mapping[str, Sequence[Path]], place: Plac
     packed = by_message(spark, files, spark.sparkContext.defaultParallelism)
     rows = packed.mapInArrow(partial(_trace_partition, place=place), ddl(_WRITTEN)).select(*_WRITTEN).collect()
     return [Written(**row.asDict()) for row in rows]
+
+
+def inspect(spark: SparkSession, files: Mapping[str, Sequence[Path]]) -> Iterator[Problems]:
+    """Count the problems of events as `checks.inspect_here` does, in Spark's tasks."""
+    packed = by_message(spark, files, spark.sparkContext.defaultParallelism)
+    for row in packed.mapInArrow(_inspect_partition, ddl(_PROBLEMS)).select(*_PROBLEMS).collect():
+        yield Counter({(row["queue"], row["problem"]): row["count"]})
+
+
+def _inspect_partition(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Count the problems of a partition that has all events of its messages."""
+    found = problems(unpacked(batches))
+    rows = [{"queue": queue, "problem": problem, "count": count} for (queue, problem), count in found.items()]
+    yield from pa.Table.from_pylist(rows, schema=arrow(_PROBLEMS)).to_batches()
 
 
 def _trace_partition(batches: Iterator[pa.RecordBatch], *, place: Place) -> Iterator[pa.RecordBatch]:

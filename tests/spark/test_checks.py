@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import asdict
+from functools import partial
 
 import pytest
 
@@ -40,10 +41,15 @@ def load(spark, root, broker_url):
 
 @pytest.fixture
 def wrong(spark, root):
-    """Check; return what is wrong, as (check, subject, count)."""
+    """Check, with this process and with Spark's tasks; return what is wrong, as (check, subject, count)."""
 
     def run(**options):
-        return [(found.check, found.subject, found.wrong) for found in checks.check(spark, root, **options) if found.wrong]
+        here, there = (
+            [(found.check, found.subject, found.wrong) for found in checks.check(root, inspector, **options)]
+            for inspector in (None, partial(tables.inspect, spark))
+        )
+        assert here == there
+        return [found for found in here if found[2]]
 
     return run
 
@@ -61,11 +67,11 @@ def only_file(root):
     return path
 
 
-def test_tables_that_are_well_pass_and_the_findings_are_a_table(spark, root, load, redis_client):
+def test_tables_that_are_well_pass_and_the_findings_are_a_table(root, load, redis_client):
     add_events(redis_client, "celery", LIVES)
     add_events(redis_client, "mail", LIVES[:200])
     load()
-    found = checks.check(spark, root)
+    found = checks.check(root)
     assert [(finding.check, finding.wrong) for finding in found] == [(name, 0) for name in checks.CHECKS]
     assert parquet.read_table(files(root, "checks")[0]).num_rows == len(checks.CHECKS)
     assert tuple(checks.CHECKS) == job_arguments.CHECK_NAMES
@@ -121,12 +127,12 @@ def test_minutes_and_messages_that_differ_are_found(root, load, wrong, redis_cli
     assert 0 < count <= published
 
 
-def test_a_file_that_is_gone_is_found_and_the_rest_not_said_to_hold(spark, root, load, redis_client):
+def test_a_file_that_is_gone_is_found_and_the_rest_not_said_to_hold(root, load, redis_client):
     add_events(redis_client, "celery", LIVES)
     load()
     path = only_file(root)
     path.unlink()
-    (finding,) = checks.check(spark, root)
+    (finding,) = checks.check(root)
     assert (finding.check, finding.subject) == ("files", str(path.relative_to(root)))
 
 
@@ -138,9 +144,9 @@ def test_old_events_are_found_where_an_age_is_given(root, load, wrong, redis_cli
     assert wrong(max_age_s=age - 60) == [("age", "", 1)]
 
 
-def test_an_unknown_check_is_refused(spark, root):
+def test_an_unknown_check_is_refused(root):
     with pytest.raises(InvalidArgument, match="there is no check 'gaps'; checks: files, numbers"):
-        checks.check(spark, root, skip=["gaps"])
+        checks.check(root, skip=["gaps"])
 
 
 def test_a_loss_without_events_behind_it_explains_no_gap_before(root, load, wrong, redis_client):

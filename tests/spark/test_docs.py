@@ -5,12 +5,15 @@ from __future__ import annotations
 import argparse
 import re
 import shlex
+from urllib.request import urlopen
 
 import pytest
+import yaml
 
 pytest.importorskip("pyspark", reason="needs the extra `spark`")
 
 from celery_redis_plus.spark import ingest, tables
+from celery_redis_plus.spark.health import Health, served
 from celery_redis_plus.spark.job_arguments import add_arguments
 from celery_redis_plus.spark.manifest import TABLES
 from tests.docs.blocks import ROOT, of_page
@@ -43,3 +46,34 @@ def test_the_command_of_the_service_is_understood():
     add_arguments(parser)
     arguments = parser.parse_args(shlex.split(unit))
     assert (arguments.job, arguments.url_env, arguments.fresh) == ("run", "BROKER_URL", 30)
+
+
+def test_the_pod_is_understood_and_ends_in_time():
+    (block,) = (block for block in of_page(PAGE) if block.language == "yaml")
+    deployment, claim = yaml.safe_load_all(block.code)
+    spec = deployment["spec"]
+    pod = spec["template"]["spec"]
+    (container,) = pod["containers"]
+    assert spec["replicas"] == 1
+    assert spec["strategy"] == {"type": "Recreate"}, "two pods on a folder are refused"
+    assert spec["selector"]["matchLabels"].items() <= spec["template"]["metadata"]["labels"].items()
+    assert pod["terminationGracePeriodSeconds"] > 10, "`run` ends within ten seconds"
+
+    parser = argparse.ArgumentParser(exit_on_error=False)
+    add_arguments(parser)
+    assert container["command"][:2] == ["celery-redis-plus", "spark"]
+    arguments = parser.parse_args([*container["command"][2:], *container["args"]])
+    assert arguments.url_env in {variable["name"] for variable in container["env"]}
+    (mount,) = container["volumeMounts"]
+    (volume,) = pod["volumes"]
+    assert str(arguments.root) == mount["mountPath"]
+    assert mount["name"] == volume["name"]
+    assert volume["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
+
+    (port,) = container["ports"]
+    probe = container["livenessProbe"]["httpGet"]
+    assert probe["port"] == port["name"]
+    assert arguments.listen == f"0.0.0.0:{port['containerPort']}"
+    # By what it answers: a broker that is away is no reason to kill the pod.
+    with served("127.0.0.1:0", lambda: Health(wanted_s=arguments.fresh)) as at:
+        assert urlopen(f"http://127.0.0.1:{at}{probe['path']}", timeout=30).status == 200

@@ -40,7 +40,8 @@ def test_a_killed_ingest_loses_and_doubles_nothing(spark, start, redis_client, b
     count = add_events(redis_client, "celery", lives(3000))
     root = tmp_path / "tables"
     job = start(
-        *("ingest", "--url", broker_url, "--root", str(root), "--batch", "500", "--interval", "0.1", "--reader", "r", "--trim")
+        *("ingest", "--url", broker_url, "--root", str(root), "--batch", "500", "--interval", "0.1", "--reader", "r", "--trim"),
+        *("--engine", "spark"),
     )
     job.until(lambda: job.said.count("batch ") >= 2)
     assert job.kill(JVM), job.said
@@ -61,7 +62,7 @@ def test_an_ingest_outlives_a_restart_of_the_server_and_ends_at_sigterm(start, t
     with new_server({"appendonly": "yes", "appendfsync": "always"}) as server:
         with server.client() as client:
             add_events(client, "celery", events[:500])
-        job = start("ingest", "--url", server.url(), "--root", str(root), "--interval", "0.5")
+        job = start("ingest", "--url", server.url(), "--root", str(root), "--interval", "0.5", "--engine", "spark")
         job.until(lambda: "batch 0" in job.said)
         server.kill()
         job.until(lambda: "it starts again in 2 s" in job.said)
@@ -80,7 +81,7 @@ def test_an_ingest_outlives_a_restart_of_the_server_and_ends_at_sigterm(start, t
 def test_a_service_outlives_its_jvm_and_ends_within_ten_seconds(start, redis_client, broker_url, tmp_path):
     events, root = lives(600), tmp_path / "tables"
     add_events(redis_client, "celery", events[:700])
-    job = start("run", "--url", broker_url, "--root", str(root), "--fresh", "1", "--listen", "127.0.0.1:0")
+    job = start("run", "--url", broker_url, "--root", str(root), "--fresh", "1", "--listen", "127.0.0.1:0", "--engine", "spark")
 
     def rows():
         with suppress(TablesUnusable):

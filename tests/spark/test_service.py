@@ -19,9 +19,10 @@ from celery_redis_plus.event_log.stream import EventLog
 from celery_redis_plus.spark import service as service_module
 from celery_redis_plus.spark.health import Health, served
 from celery_redis_plus.spark.ingest_process import IngestProcess
+from celery_redis_plus.spark.lag import Source
 from celery_redis_plus.spark.losses import TRIMMED, Loss
 from celery_redis_plus.spark.manifest import TABLES_LOCK, locked
-from celery_redis_plus.spark.service import Service, Source
+from celery_redis_plus.spark.service import Service
 from tests.support.event_streams import START_MS, add_events, lives
 from tests.support.stored_events import StoredEvents
 from tests.support.waiting import wait_until
@@ -56,6 +57,7 @@ def test_the_tables_follow_and_lag_freshness_and_losses_are_told(redis_client, b
 
     stored.add({"celery": LIVES[:500]}, [Loss("celery", TRIMMED, START_MS, 1, 7, 7, None, START_MS * 1000, START_MS * 1000)])
     wait_until(lambda: service.health.events == 500, PATIENCE_S)
+    wait_until(lambda: not service.health.waiting_events, PATIENCE_S)
     assert service.health.freshness_s > 86_400, "the events are of last year, and some are missing"
     assert not service.health.well
     assert service.health.losses == {"trimmed": 7}
@@ -68,8 +70,9 @@ def test_the_tables_follow_and_lag_freshness_and_losses_are_told(redis_client, b
     assert service.health.well
     add_events(redis_client, "celery", LIVES[:1])
     wait_until(lambda: service.health.lag == {"celery": 1}, PATIENCE_S)
+    assert service.health.lag_seconds["celery"] > 86_400, "the event that waits is of last year"
     assert 0 < service.health.freshness_s < 60, "nothing was missing a moment ago"
-    wait_until(lambda: any("lag 0 events, freshness 0 s" in line and "7 lost" in line for line in service.said), PATIENCE_S)
+    wait_until(lambda: any("lag 0 events, 0 s, freshness 0 s" in line and "7 lost" in line for line in service.said), PATIENCE_S)
     status = tmp_path / "status.json"
     wait_until(lambda: json.loads(status.read_text(encoding="utf-8"))["lag"] == {"celery": 1}, PATIENCE_S)
 
@@ -83,7 +86,9 @@ def test_a_folder_that_somebody_else_uses_is_waited_for(service, tmp_path):
 
 
 def test_health_and_metrics_are_served():
-    health = Health(wanted_s=30, ingesting=True, lag={'a"b': 3}, freshness_s=2.5, events=10, losses={"trimmed": 4})
+    health = Health(
+        wanted_s=30, ingesting=True, lag={'a"b': 3}, lag_seconds={'a"b': 1.5}, freshness_s=2.5, events=10, losses={"trimmed": 4}
+    )
     with served("127.0.0.1:0", lambda: health) as port:
 
         def get(path):
@@ -93,9 +98,10 @@ def test_health_and_metrics_are_served():
         assert json.loads(get("/health"))["well"] is True
         metrics = get("/metrics")
         assert 'celery_redis_plus_spark_lag_events{queue="a\\"b"} 3\n' in metrics
+        assert 'celery_redis_plus_spark_lag_seconds{queue="a\\"b"} 1.5\n' in metrics
         assert "celery_redis_plus_spark_freshness_seconds 2.5\n" in metrics
         assert 'celery_redis_plus_spark_lost_events{why="trimmed"} 4\n' in metrics
-        assert metrics.count("# TYPE") == metrics.count("# HELP") == 9
+        assert metrics.count("# TYPE") == metrics.count("# HELP") == 12
         health.ingesting = False
         for path, status in (("/health", 503), ("/x", 404)):
             with pytest.raises(HTTPError) as refused:

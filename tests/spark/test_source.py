@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
+from datetime import UTC, datetime
 
 import pytest
 
@@ -13,7 +15,7 @@ from pyarrow import parquet
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as sf
 
-from celery_redis_plus.errors import EventsLost
+from celery_redis_plus.errors import EventsLost, InvalidArgument
 from celery_redis_plus.event_log import readers
 from celery_redis_plus.event_log.stream import EventLog
 from celery_redis_plus.spark import ingest
@@ -244,3 +246,33 @@ def test_two_readers_of_different_speed_keep_what_the_slower_needs(stream, store
         assert {reader.behind for reader in readers.readers(log, ["celery", "mail"])} == {0}
         # Whole nodes of 100 entries are trimmed.
         assert redis_client.xlen(log.keys.queue("celery").events) <= 100
+
+
+def test_a_period_is_bounded_by_times_and_each_queue_may_begin_at_its_own(stored, broker_url):
+    """Without Spark, by the plan of the read."""
+    start, middle, end = (LIVES[place].ts // 1000 for place in (300, 500, 900))
+    with EventLog(broker_url) as log:
+
+        def planned(**options):
+            planner = Planner(log, SourceOptions.from_mapping({"url": broker_url, **options}))
+            ranges = planner.event_ranges(planner.start("earliest"), planner.end())
+            counts = Counter()
+            for part in ranges:
+                counts[part.queue] += part.count
+            return counts
+
+        def between(first, last):
+            return sum(first <= event.ts // 1000 < last for event in LIVES)
+
+        everything = planned()
+        assert planned(startingTimestamp=str(start), endingTimestamp=str(end))["celery"] == between(start, end)
+        assert planned(endingTimestamp=str(end), endingOffsets="latest")["celery"] == between(0, end)
+        assert not planned(startingTimestamp=str(end), endingTimestamp=str(start))
+        own = planned(startingOffsetsByTimestamp=json.dumps({"celery": middle}))
+        assert own == everything | {"celery": between(middle, 1 << 62)}
+        both = planned(startingTimestamp=str(1 << 50), startingOffsetsByTimestamp=json.dumps({"celery": middle}))
+        assert both == Counter({"celery": own["celery"]})
+        from_text = datetime.fromtimestamp(middle / 1000, UTC).isoformat()
+        assert planned(startingOffsetsByTimestamp=json.dumps({"celery": from_text})) == own
+        with pytest.raises(InvalidArgument, match="offsets name queue 'gone', which is not read"):
+            planned(startingOffsetsByTimestamp=json.dumps({"gone": middle}))

@@ -105,7 +105,9 @@ def test_a_worker_is_killed_while_it_has_begun_a_task_and_not_ended_it():
 
 
 class Query:
-    """A query with the error `error`, or none."""
+    """A query with the error `error`, or none, and no batch yet."""
+
+    lastProgress = None  # noqa: N815 - as Spark names it
 
     def __init__(self, error=None):
         self.error = error

@@ -10,13 +10,13 @@ import click
 from celery_redis_plus.cli.target import refuse_given_before
 
 DESCRIPTION = """\
-Keep what happened to every message, and make tables and a report of it, with Spark.
+Keep what happened to every message, and make tables and a report of it.
 
     celery-redis-plus spark ingest --url redis://localhost:6379/0 --root tables --once
     celery-redis-plus spark aggregate --root tables
     celery-redis-plus spark report --root tables --output report.html
 
-Needs the extra "spark" and Java 17, and queues whose event log is on (event_log=True).
+Needs the extra "spark", and queues whose event log is on (event_log=True). Only `replay` and --engine spark need Java 17.
 """
 
 

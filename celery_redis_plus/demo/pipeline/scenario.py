@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,8 +36,8 @@ INGEST_INTERVAL_S = 2.0
 MESSAGES_A_LOOK = 20
 #: Records of the ledger among which the victim's last one is.
 KILL_LOOK_BACK = 500
-#: A busy machine may start one of Spark's Python workers too late for it.
-STREAM_RESTARTS = 5
+#: A busy machine may start one of Spark's Python workers too late for it; so often in a row, without a batch between.
+STREAM_RESTARTS = 10
 IDLE_POLL_S = 0.5
 
 
@@ -149,15 +150,14 @@ class Pipeline:
     def _aggregate(self, environment: Environment, spark: SparkSession) -> Reported:
         from celery_redis_plus.spark import report, tables
         from celery_redis_plus.spark.checks import check
-        from celery_redis_plus.spark.manifest import TABLES
         from celery_redis_plus.spark.replay import Destination, replay
+        from celery_redis_plus.spark.snapshot import Snapshot
         from celery_redis_plus.spark.summaries import Period, summaries
 
         root = self.output / "tables"
         tables.aggregate(spark, root)
-        read = {name: tables.read(spark, root, name) for name in TABLES}
         events = tables.read(spark, root, "events")
-        figures = summaries(read, tables.read(spark, root, "losses"), events, period=Period())
+        figures = summaries(Snapshot(root), period=Period())
         self.report.write_text(report.render(figures, note=f"The demo's {self.tasks:,} tasks."), encoding="utf-8")
         report.save_figures(figures, self.output / "figures")
         report.draw(figures, self.output / "report.svg")
@@ -166,12 +166,16 @@ class Pipeline:
         dry = replay(spark, root, "state = 'DEAD'", Destination(url=environment.broker), dry_run=True)
         return Reported(
             figures,
-            repeated={row.id for row in read["messages"].where("attempts > 1").select("id").collect()},
+            repeated={row.id for row in tables.read(spark, root, "messages").where("attempts > 1").select("id").collect()},
             written=written,
             rows=events.count(),
             distinct=events.select("queue", "epoch", "n").distinct().count(),
             replay=dry,
-            wrong=[f"{found.check} {found.subject}: {found.detail}" for found in check(spark, root) if found.wrong],
+            wrong=[
+                f"{found.check} {found.subject}: {found.detail}"
+                for found in check(root, partial(tables.inspect, spark))
+                if found.wrong
+            ],
         )
 
 
@@ -200,7 +204,7 @@ class _Stream:
         error = self._query.exception()
         if error is None:
             return
-        self._restarts_left -= 1
+        self._restarts_left = (STREAM_RESTARTS if self._query.lastProgress else self._restarts_left) - 1
         if self._restarts_left < 0 or not passes(str(error)):
             raise DemoFailed(f"the stream of events has ended: {one_line(str(error))}")
         self._console.say(f"the stream of events starts again: {one_line(str(error))}")

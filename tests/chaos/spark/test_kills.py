@@ -86,7 +86,7 @@ def test_ingest_stores_each_event_once(  # noqa: PLR0917 - fixtures
     in_flight = 0
     for number in range(kills):
         # Small ones, so that most kills come in the middle of one.
-        job = start_job(*words, "--batch", "1500", "--interval", "0.5")
+        job = start_job(*words, "--engine", "spark", "--batch", "1500", "--interval", "0.5")
         if number % 2 == 0:
             job.until(lambda job=job: "batch" in job.said)
             time.sleep(source.uniform(0, 4))
@@ -99,6 +99,7 @@ def test_ingest_stores_each_event_once(  # noqa: PLR0917 - fixtures
         in_flight += len(list(checkpoint.glob("offsets/[0-9]*"))) > len(list(checkpoint.glob("commits/[0-9]*")))
 
     published = feed()
+    # Without Spark, from where it was killed.
     start_job(*words, "--once").wait()
 
     rows = stored(root)

@@ -1,0 +1,240 @@
+"""Streams events into the table `events` in this process, without Spark and Java: each event once, whatever is killed."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import parquet
+
+from celery_redis_plus.errors import CeleryRedisPlusError
+from celery_redis_plus.event_log import readers
+from celery_redis_plus.event_log.stream import EventLog
+from celery_redis_plus.events import entry_id
+from celery_redis_plus.spark.checkpoint import Checkpoint
+from celery_redis_plus.spark.incoming import EVENTS_A_BATCH, Stored, store_batch, waiting
+from celery_redis_plus.spark.layers import BYTES_AT_ONCE, EVENTS, LAYOUTS, ROWS_A_GROUP
+from celery_redis_plus.spark.loss_counter import LossCounter
+from celery_redis_plus.spark.losses import Loss, noted
+from celery_redis_plus.spark.manifest import Manifest
+from celery_redis_plus.spark.partition_reader import read_range
+from celery_redis_plus.spark.query_runner import FIRST_PAUSE_S, LONGEST_PAUSE_S, is_passing
+from celery_redis_plus.spark.read_plan import Offset, Planner
+from celery_redis_plus.spark.source_options import SourceOptions
+
+if TYPE_CHECKING:
+    from datetime import date
+
+
+#: Events of the first micro-batch of a run that is bounded by bytes.
+FIRST_EVENTS = 1000
+
+
+class _StoppedError(Exception):
+    """It was told to end in the middle of a micro-batch, which the next run reads again."""
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What is read at most, so that neither disk nor aggregation is run over. What is not read stays in Redis.
+
+    Attributes:
+        batch_bytes: of a micro-batch's files, about: the events of the last one tell how many that are. 0 is no bound.
+        waiting_events: events that are stored and not in the tables yet, at which no more are read; 0 is no bound.
+        waiting_bytes: and their bytes.
+    """
+
+    batch_bytes: int = 0
+    waiting_events: int = 0
+    waiting_bytes: int = 0
+
+
+class ArrowIngest:
+    """Stores the events of a broker. The caller keeps other ingests out of the folder.
+
+    Args:
+        root: the folder of tables.
+        source: options of `celery_redis`.
+        on_batch: called with the number of each micro-batch and what it has.
+        most: the bounds of a micro-batch and of what waits for an aggregation.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        source: Mapping[str, Any],
+        on_batch: Callable[[int, Stored], None] | None = None,
+        most: Bounds | None = None,
+    ) -> None:
+        self.root = root
+        given = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": EVENTS_A_BATCH, **source}
+        self.options = SourceOptions.from_mapping({name: str(value) for name, value in given.items()})
+        self.checkpoint = Checkpoint(root / "checkpoint" / "events")
+        self._on_batch = on_batch or (lambda _number, _stored: None)
+        self._most = most or Bounds()
+        self._event_bytes = 0.0
+        self._stop = threading.Event()
+        self._losses = LossCounter(self.options, noted(root, Manifest.read(root)))
+
+    def run(
+        self, stop: threading.Event, say: Callable[[str], None], *, once: bool = False, interval_s: float = 10.0
+    ) -> None:  # fmt: skip
+        """Store events until `stop` is set. After a disturbance that passes it goes on, where it stopped.
+
+        Args:
+            stop: ends it.
+            say: called with a line on each disturbance.
+            once: store what is there now, and end; also after a disturbance, which is raised.
+            interval_s: seconds between two micro-batches, where the first has all there was.
+
+        Raises:
+            EventsLost: events were trimmed before they were read, with `failOnDataLoss`.
+            ServerUnreachable: and its kin from `errors`, with `once`.
+        """
+        pause, self._stop = FIRST_PAUSE_S, stop
+        while not stop.is_set():
+            began = time.monotonic()
+            try:
+                with EventLog(self.options.resolved_url(), self.options.prefix) as log:
+                    self._follow(Planner(log, self.options), once=once, interval_s=interval_s)
+            except _StoppedError:
+                return
+            except CeleryRedisPlusError as error:
+                if once or not is_passing(type(error)):
+                    raise
+                pause = FIRST_PAUSE_S if time.monotonic() - began > LONGEST_PAUSE_S else pause
+                say(f"{error}; it starts again in {pause:.0f} s")
+                stop.wait(pause)
+                pause = min(2 * pause, LONGEST_PAUSE_S)
+            else:
+                return
+
+    def _follow(self, planner: Planner, *, once: bool, interval_s: float) -> None:
+        goal = planner.newest() if once else None
+        number, checkpoint = self.checkpoint.planned(), self.checkpoint
+        if number < 0:
+            start = planner.start("earliest")
+            self._register(planner, start, trim=False)
+        elif number > checkpoint.stored():
+            # It was planned, and maybe stored: it is the same batch again.
+            self._store(planner, number)
+            start = checkpoint.offset(number) or {}
+        else:
+            start = checkpoint.offset(number) or {}
+            self._register(planner, start, trim=self.options.trim_on_commit)
+        while not self._stop.is_set():
+            began = time.monotonic()
+            end = start if self._is_ahead() else planner.advance(start, self._batch_events(), goal)
+            if end != start:
+                number += 1
+                checkpoint.plan(number, end)
+                self._store(planner, number)
+                start = end
+                continue
+            if once:
+                return
+            self._stop.wait(max(0.0, interval_s - (time.monotonic() - began)))
+
+    def _batch_events(self) -> int | None:
+        """Return how many events the next micro-batch may have."""
+        most = self.options.max_offsets_per_trigger
+        if not self._most.batch_bytes or most is None:
+            return most
+        if not self._event_bytes:
+            return min(most, FIRST_EVENTS)
+        return max(1, min(most, int(self._most.batch_bytes / self._event_bytes)))
+
+    def _is_ahead(self) -> bool:
+        """Return whether so many events wait for an aggregation that no more are read."""
+        if not self._most.waiting_events and not self._most.waiting_bytes:
+            return False
+        stored = waiting(self.root, Manifest.read(self.root))
+        return (0 < self._most.waiting_events <= stored.events) or (0 < self._most.waiting_bytes <= stored.bytes)
+
+    def _store(self, planner: Planner, number: int) -> None:
+        start, end = self.checkpoint.offset(number - 1), self.checkpoint.offset(number) or {}
+
+        def losses_of(files: list[Path], _number: int) -> list[Loss]:
+            return self._losses.losses(files, start, end)
+
+        def write(directory: Path) -> None:
+            write_days(self._events(planner, start, end), directory)
+
+        stored = store_batch(self.root, self.checkpoint.run, number, write, losses_of)
+        if stored.bytes:
+            self._event_bytes = stored.bytes / stored.rows
+        self.checkpoint.commit(number)
+        self._register(planner, end, trim=self.options.trim_on_commit)
+        self._on_batch(number, stored)
+
+    def _events(self, planner: Planner, start: Offset | None, end: Offset) -> Iterator[pa.RecordBatch]:
+        options = self.options
+
+        def note(queue: str, lost: int) -> None:
+            planner.lost[queue] = planner.lost.get(queue, 0) + lost
+
+        for part in planner.event_ranges(start if start is not None else planner.start("earliest"), end):
+            for events in read_range(
+                planner.log, part, fetch_size=options.fetch_size, fail_on_data_loss=options.fail_on_data_loss, on_loss=note
+            ):
+                if self._stop.is_set():
+                    raise _StoppedError
+                yield events
+
+    def _register(self, planner: Planner, offset: Offset, *, trim: bool) -> None:
+        """Note in Redis what is stored."""
+        if self.options.reader_name:
+            lost, planner.lost = planner.lost, {}
+            positions = {queue: entry_id(position) for queue, position in offset.items()}
+            owner = self.options.reader_owner
+            readers.commit(planner.log, self.options.reader_name, positions, lost=lost, trim=trim, owner=owner)
+
+
+def write_days(batches: Iterable[pa.RecordBatch], directory: Path) -> None:
+    """Write events into a directory, a file for each day of publishing, with a bounded part of them in memory."""
+    directory.mkdir(parents=True)
+    layout = LAYOUTS[EVENTS]
+    writers: dict[date, parquet.ParquetWriter] = {}
+    held: list[pa.Table] = []
+
+    def flush() -> None:
+        rows = pa.concat_tables(held)
+        held.clear()
+        for day in rows.column("date").unique().to_pylist():
+            if day not in writers:
+                path = directory / f"day={day.isoformat()}" / f"{uuid.uuid4().hex}.parquet"
+                path.parent.mkdir()
+                writers[day] = parquet.ParquetWriter(path, layout.schema, compression="zstd")
+            writers[day].write_table(rows.filter(pc.equal(rows.column("date"), pa.scalar(day, pa.date32()))))
+
+    try:
+        for batch in batches:
+            published = pc.coalesce(batch.column("published_at"), batch.column("ts")).cast(pa.date32())
+            rows = pa.Table.from_batches([batch]).append_column("date", published)
+            held.append(rows.select(layout.schema.names).cast(layout.schema))
+            if sum(rows.num_rows for rows in held) >= ROWS_A_GROUP or sum(rows.nbytes for rows in held) >= BYTES_AT_ONCE:
+                flush()
+        if held:
+            flush()
+    finally:
+        for writer in writers.values():
+            writer.close()
+    for path in directory.glob("day=*/*.parquet"):
+        _sync(path)
+
+
+def _sync(path: Path) -> None:
+    """Put a file on the disk: its events may be trimmed next."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

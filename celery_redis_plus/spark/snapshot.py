@@ -1,0 +1,121 @@
+"""Reads the tables as they are at one moment, all by one manifest. Plain Arrow, no Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import dataset, parquet
+
+from celery_redis_plus.errors import TablesUnusable
+from celery_redis_plus.spark.layers import EVENTS, LAYOUTS
+from celery_redis_plus.spark.losses import LOSS_COLUMNS
+from celery_redis_plus.spark.manifest import UNFINISHED, Manifest, event_files, folder
+from celery_redis_plus.spark.schema import arrow
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from numpy.typing import NDArray
+
+#: From the first to the last day, as the names of folders are ordered.
+EVERY_DAY = ("", "~")
+
+
+class Snapshot:
+    """The tables of a folder.
+
+    Their files stay for a quarter of an hour, also where an aggregation replaces them meanwhile.
+
+    Raises:
+        TablesUnusable: there are none yet.
+    """
+
+    def __init__(self, root: str | Path) -> None:
+        self.root = folder(root)
+        self.manifest = Manifest.read(self.root)
+        if not self.manifest.folded or not self.manifest.built:
+            raise TablesUnusable(f"{self.root} has no tables yet: run `celery-redis-plus spark ingest` and then `aggregate`")
+
+    def read(
+        self,
+        table: str,
+        columns: Sequence[str],
+        wanted: dataset.Expression | None = None,
+        days: tuple[str, str] = EVERY_DAY,
+    ) -> pa.Table:
+        """Return columns of rows of a table; one that an older release did not write is null.
+
+        Words that repeat are a dictionary, so that a row takes few bytes.
+
+        Args:
+            table: its name.
+            columns: those that are read.
+            wanted: which rows; those where it is null are not.
+            days: the first and the last day whose files are looked at.
+        """
+        schema = pa.schema([LAYOUTS[table].schema.field(name) for name in columns])
+        words = [name for name in columns if schema.field(name).type == pa.string()]
+        batches = []
+        for batch in self.batches(table, columns, wanted, days):
+            for name in words:
+                place = batch.schema.get_field_index(name)
+                batch = batch.set_column(place, name, batch.column(place).dictionary_encode())  # noqa: PLW2901 - the same rows
+            batches.append(batch)
+        for name in words:
+            place = schema.get_field_index(name)
+            schema = schema.set(place, pa.field(name, pa.dictionary(pa.int32(), pa.string())))
+        return pa.Table.from_batches(batches, schema=schema).unify_dictionaries()
+
+    def batches(
+        self, table: str, columns: Sequence[str], wanted: dataset.Expression | None = None, days: tuple[str, str] = EVERY_DAY
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the same by portions, as they are in the files."""
+        paths = self._paths(table, days)
+        if paths:
+            source = dataset.dataset([str(path) for path in paths], schema=LAYOUTS[table].schema, format="parquet")
+            for batch in source.to_batches(columns=list(columns), filter=wanted):
+                if batch.num_rows:
+                    yield batch
+
+    def losses(self) -> pa.Table:
+        """Return the table `losses`."""
+        if not self.manifest.losses:
+            return arrow(LOSS_COLUMNS).empty_table()
+        return parquet.read_table(self.root / self.manifest.losses).cast(arrow(LOSS_COLUMNS))
+
+    def _paths(self, table: str, days: tuple[str, str]) -> list[Path]:
+        manifest = self.manifest
+        dated = [event_files(self.root, manifest)] if table == EVENTS else [manifest.tables[table]]
+        if table == "messages":
+            dated.append(manifest.tables[UNFINISHED])
+        return [
+            self.root / file
+            for dates in dated
+            for date, files in sorted(dates.items())
+            if days[0] <= date <= days[1]
+            for file in files
+        ]
+
+
+def frame(table: pa.Table) -> pd.DataFrame:
+    """Return rows for pandas: times are UTC, without a zone; words are words."""
+    for place, field in enumerate(table.schema):
+        column = table.column(place)
+        if pa.types.is_timestamp(field.type):
+            column = column.cast(pa.timestamp("us"))
+        elif pa.types.is_dictionary(field.type):
+            column = column.cast(pa.string())
+        table = table.set_column(place, field.name, column)
+    return table.to_pandas(coerce_temporal_nanoseconds=True)
+
+
+def codes(column: pa.ChunkedArray) -> tuple[NDArray[np.int64], list[str]]:
+    """Return of each row the place of its word among the words, -1 where it has none; and the words."""
+    array = column.combine_chunks()
+    if isinstance(array, pa.ChunkedArray):
+        array = pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], column.type)
+    return np.asarray(pc.fill_null(array.indices, -1).to_numpy(), dtype=np.int64), array.dictionary.to_pylist()

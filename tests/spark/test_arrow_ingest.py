@@ -1,0 +1,246 @@
+"""Ingest without Spark: each event once, whatever is killed; and it changes with Spark's at any time."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import sys
+import threading
+
+import pytest
+
+pytest.importorskip("pyarrow", reason="needs the extra `spark`")
+
+import pyarrow.compute as pc
+from pyarrow import dataset, parquet
+
+from celery_redis_plus.errors import EventsLost
+from celery_redis_plus.event_log import readers
+from celery_redis_plus.event_log.stream import EventLog
+from celery_redis_plus.keys import Keys
+from celery_redis_plus.spark import arrow_ingest, checkpoint
+from celery_redis_plus.spark.arrow_ingest import ArrowIngest, Bounds
+from celery_redis_plus.spark.fold import fold
+from celery_redis_plus.spark.incoming import waiting
+from celery_redis_plus.spark.layers import EVENTS, LAYOUTS
+from celery_redis_plus.spark.losses import TRIMMED, noted
+from celery_redis_plus.spark.manifest import COMMITTED, Manifest, files, new_batches
+from tests.support.event_streams import START_MS, add_events, lives
+from tests.support.servers import new_server
+from tests.support.spark_jobs import Job
+from tests.support.waiting import wait_until
+
+LIVES = lives(1000)
+
+
+@pytest.fixture
+def root(tmp_path):
+    return tmp_path / "tables"
+
+
+@pytest.fixture
+def once(root, broker_url):
+    """Store what there is: `once(maxOffsetsPerTrigger=100)`; return the batches as (number, rows)."""
+
+    def run(**options):
+        done = []
+        source = {"url": broker_url, "readerName": "r", "readerOwner": "me", **options}
+        ingest = ArrowIngest(root, source, lambda number, stored: done.append((number, stored.rows)))
+        ingest.run(threading.Event(), done.append, once=True)
+        return done
+
+    return run
+
+
+def rows(root):
+    return dataset.dataset(files(root, "events"), schema=LAYOUTS[EVENTS].schema).to_table()
+
+
+def exact(root, count):
+    numbers = rows(root).select(["queue", "n"]).to_pylist()
+    assert len(numbers) == len({tuple(row.values()) for row in numbers}) == count
+
+
+def test_events_are_stored_once_in_batches_and_by_day(once, root, redis_client):
+    late = lives(300, start_ms=START_MS + (8 * 3600 - 60) * 1000, spacing_us=700_000)
+    count = add_events(redis_client, "celery", LIVES) + add_events(redis_client, "größe", late)
+    done = once(maxOffsetsPerTrigger=700)
+    assert [number for number, _ in done] == list(range(len(done)))
+    assert sum(stored for _, stored in done) == count
+    assert all(stored <= 702 for _, stored in done)
+    exact(root, count)
+    assert once() == []
+    count += add_events(redis_client, "celery", LIVES[:50])
+    assert once() == [(len(done), 50)]
+    exact(root, count)
+    read = rows(root)
+    assert set(read.column("queue").to_pylist()) == {"celery", "größe"}
+    assert len(read.column("date").unique()) == 2
+    for batch in new_batches(root, Manifest.read(root)):
+        for day, names in batch.files.items():
+            for name in names:
+                assert parquet.read_table(root / name, columns=["date"]).column("date").unique().to_pylist()[0].isoformat() == day
+
+
+def test_its_reader_knows_what_is_stored_and_trims(once, redis_client, broker_url):
+    count = add_events(redis_client, "celery", LIVES)
+    once(trimOnCommit="true")
+    with EventLog(broker_url) as log:
+        (reader,) = readers.readers(log, ["celery"])
+        assert (reader.name, reader.behind) == ("r", 0)
+        assert redis_client.xlen(log.keys.queue("celery").events) < min(200, count)
+
+
+@pytest.mark.parametrize("where", ["planned", "written", "marked", "folded"])
+def test_a_batch_that_was_interrupted_is_the_same_again(once, root, redis_client, monkeypatch, where):
+    count = add_events(redis_client, "celery", LIVES)
+    once(maxOffsetsPerTrigger=500)
+    more = add_events(redis_client, "celery", LIVES[:300])
+
+    class KilledError(Exception):
+        pass
+
+    def killed(*_arguments):
+        raise KilledError
+
+    with monkeypatch.context() as patch:
+        if where == "planned":
+            patch.setattr(arrow_ingest, "store_batch", killed)
+        elif where == "written":
+            patch.setattr("celery_redis_plus.spark.loss_counter.LossCounter.losses", killed)
+        else:
+            patch.setattr(checkpoint.Checkpoint, "commit", killed)
+        with pytest.raises(KilledError):
+            once()
+    if where == "folded":
+        fold(root)
+    # It would have been in the batch, had its end not been noted.
+    more += add_events(redis_client, "celery", LIVES[:7])
+    done = once()
+    assert sum(stored for _, stored in done) == (307 if where in {"planned", "written"} else 300 * (where == "marked") + 7)
+    exact(root, count + more)
+
+
+def test_losses_are_counted(once, root, redis_client):
+    count = add_events(redis_client, "celery", LIVES)
+    redis_client.xtrim(Keys("").queue("celery").events, maxlen=500, approximate=False)
+    once()
+    (loss,) = noted(root, Manifest.read(root))
+    assert (loss.why, loss.count, loss.first) == (TRIMMED, count - 500, 1)
+    add_events(redis_client, "celery", LIVES)
+    redis_client.xtrim(Keys("").queue("celery").events, maxlen=10, approximate=False)
+    with pytest.raises(EventsLost, match=rf"{count - 10} events.* were trimmed"):
+        once()
+    once(failOnDataLoss="false")
+    assert sum(found.count for found in noted(root, Manifest.read(root))) == count - 500 + count - 10
+
+
+def test_memory_is_bounded_by_bytes_and_many_days_have_a_file_each(root, tmp_path, monkeypatch, redis_client, once):
+    monkeypatch.setattr(arrow_ingest, "BYTES_AT_ONCE", 1)
+    count = sum(add_events(redis_client, "celery", lives(20, seed=day, start_ms=START_MS + day * 86_400_000)) for day in range(5))
+    once(fetchSize=10)
+    exact(root, count)
+    assert len(files(root, "events")) == 5
+
+
+def test_a_batch_is_bounded_by_bytes(root, redis_client, broker_url):
+    count = add_events(redis_client, "celery", lives(3000))
+    done = []
+    ingest = ArrowIngest(
+        root, {"url": broker_url}, lambda _number, stored: done.append(stored), Bounds(batch_bytes=40_000)
+    )  # fmt: skip
+    ingest.run(threading.Event(), done.append, once=True)
+    assert done[0].rows == arrow_ingest.FIRST_EVENTS, "nothing is known of their size yet"
+    assert len(done) > 3
+    assert all(stored.bytes < 80_000 for stored in done)
+    exact(root, count)
+
+
+@pytest.mark.parametrize("bounds", [Bounds(waiting_events=500), Bounds(waiting_bytes=1)])
+def test_it_waits_for_the_aggregation(root, redis_client, broker_url, bounds):
+    """A disk is filled by what nobody aggregates; in Redis the events are bounded."""
+    count = add_events(redis_client, "celery", LIVES)
+    done, stop = [], threading.Event()
+    source = {"url": broker_url, "maxOffsetsPerTrigger": 400}
+    ingest = ArrowIngest(root, source, lambda _number, stored: done.append(stored.rows), bounds)
+    thread = threading.Thread(target=ingest.run, args=(stop, done.append), kwargs={"interval_s": 0.05})
+    thread.start()
+    try:
+        folded, batches = 0, 2 if bounds.waiting_events else 1
+        while folded < count:
+            # A share of the limit is rounded up.
+            least = min(count - folded, 400 * batches)
+            wait_until(lambda folded=folded, least=least: sum(done) - folded >= least, 60)
+            assert waiting(root, Manifest.read(root)).events <= least + batches, "no more are read"
+            folded += fold(root).events
+    finally:
+        stop.set()
+        thread.join(60)
+    exact(root, count)
+
+
+def test_it_is_killed_and_loses_and_doubles_nothing(redis_client, broker_url, root, tmp_path):
+    pytest.importorskip("pyspark", reason="needs the extra `spark`, as the command does")
+    events = lives(20_000)
+    count = add_events(redis_client, "celery", events)
+    kills = 0
+    while True:
+        words = ("ingest", "--url", broker_url, "--root", str(root), "--batch", "3000", "--once", "--reader", "r", "--trim")
+        job = Job((sys.executable, "-P", "-m", "celery_redis_plus", "spark", *words), tmp_path / f"job{kills}.log")
+        try:
+            if kills == 4:
+                job.process.wait(120)
+                break
+            job.until(lambda kills=kills, job=job: job.said.count("batch ") >= 2 + kills % 2 or job.process.poll() is not None)
+            job.process.send_signal(signal.SIGKILL)
+            job.process.wait(60)
+            kills += 1
+        finally:
+            job.end()
+    exact(root, count)
+
+
+def test_it_outlives_a_restart_of_the_server(root):
+    said, stop = [], threading.Event()
+    with new_server({"appendonly": "yes", "appendfsync": "always"}) as server:
+        with server.client() as client:
+            add_events(client, "celery", LIVES[:500])
+        done = []
+        ingest = ArrowIngest(root, {"url": server.url()}, lambda *batch: done.append(batch))
+        thread = threading.Thread(target=ingest.run, args=(stop, said.append), kwargs={"interval_s": 0.1})
+        thread.start()
+        try:
+            wait_until(lambda: done, 60)
+            server.kill()
+            wait_until(lambda: any(line.endswith("it starts again in 2 s") for line in said), 60)
+            server.restart()
+            with server.client() as client:
+                add_events(client, "celery", LIVES[500:800])
+            wait_until(lambda: len(done) >= 2, 60)
+        finally:
+            stop.set()
+            thread.join(60)
+    exact(root, 800)
+
+
+def test_a_folder_changes_between_this_and_spark_at_any_time(spark, once, root, redis_client, broker_url):
+    from celery_redis_plus.spark import ingest
+
+    count, source = 0, {"url": broker_url, "readerName": "r", "readerOwner": "me"}
+    for turn in range(5):
+        count += add_events(redis_client, "celery", LIVES[: 300 + turn])
+        if turn % 2:
+            ingest.run_once(spark, root, source)
+        else:
+            once(maxOffsetsPerTrigger=100)
+        exact(root, count)
+    # Spark planned a batch and stored it, and was killed before it noted that.
+    last = max((root / "checkpoint" / "events" / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
+    last.unlink()
+    for marker in (root / "incoming").glob(f"*/{int(last.name):08}/{COMMITTED}"):
+        shutil.rmtree(marker.parent)
+    once()
+    exact(root, count)
+    ingest.run_once(spark, root, source)
+    exact(root, count)
+    assert pc.count_distinct(rows(root).column("queue")).as_py() == 1
