@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 #: Seconds that a worker may take to start among others.
 START_S = 60
-OPTIONS = ("--without-mingle", "--without-gossip", "--without-heartbeat")
+OPTIONS = ("--without-heartbeat",)
 
 
 @dataclass(frozen=True)
