@@ -8,7 +8,11 @@ from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
+import pytest
+
 import celery_redis_plus
+
+pytestmark = pytest.mark.same_everywhere
 
 PACKAGE = Path(celery_redis_plus.__file__).parent
 

@@ -10,6 +10,8 @@ import pytest
 
 import celery_redis_plus
 
+pytestmark = pytest.mark.same_everywhere
+
 ROOT = Path(celery_redis_plus.__file__).parent
 #: Functions that read an envelope, a payload, or an event of a message.
 READ = {

@@ -20,6 +20,8 @@ from celery_redis_plus.record_fields import FANOUT_FIELDS
 from tests.support.inbox import Inbox
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.same_everywhere
+
 LIMITS = {"x-max-pending": 100}
 #: Keys of an exchange whose names are known beforehand.
 KINDS = [one.pattern for one in OF_AN_EXCHANGE if not any(word in one.key for word in (b"NUMBER", b"PUBLISHER", b"PRODUCER"))]

@@ -20,6 +20,8 @@ from tests.integration.scripts.test_failing_scripts import SCENARIOS
 if TYPE_CHECKING:
     from tests.integration.scripts.workshop import Workshop
 
+pytestmark = pytest.mark.same_everywhere
+
 FIELDS = (
     "score", "claim", "failed", "requeues", "unbegun", "seen", "begun", "expires", "ttl_ms", "delay", "rank", "died",
     "task_expiry",

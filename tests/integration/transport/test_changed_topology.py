@@ -20,6 +20,8 @@ from tests.support.dead_letters import dead_letters_of
 from tests.support.inbox import Inbox
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.same_everywhere
+
 EXCHANGE, KEY = "x", "a.b"
 #: The queue whose dead letters go to the exchange.
 SOURCE = "source"
