@@ -186,7 +186,6 @@ def chaos_worker(tmp_path: Path, ledger: Ledger) -> Iterator[Callable[..., Worke
                 "broker_transport_options": {"visibility_timeout": visibility_timeout},
                 **(config or {}),
             }
-            options.setdefault("options", ("--without-mingle", "--without-gossip"))
             options.setdefault("forked", False)
             env = {CONFIG_VARIABLE: repr(settings), **options.pop("env", {})}
             worker = Worker("tests.chaos.app", tmp_path, broker=url, env=env, **options)

@@ -57,9 +57,8 @@ def make_worker(ledger, tmp_path):
 
     def make(url, configured=CONFIGURED, settings=SETTINGS, **how):
         env = {URL_VARIABLE: url, CONFIG_VARIABLE: repr((configured, settings))}
-        options = ("--without-mingle", "--without-gossip")
         how.setdefault("concurrency", CONCURRENCY)
-        made.append(Worker("tests.integration.lifecycle.app", tmp_path, env=env, options=options, forked=False, **how))
+        made.append(Worker("tests.integration.lifecycle.app", tmp_path, env=env, forked=False, **how))
         return made[-1]
 
     yield make

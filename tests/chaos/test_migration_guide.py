@@ -76,7 +76,7 @@ class Shop:
         return text.replace("localhost:6379", f"127.0.0.1:{self.server.port}")
 
     def worker(self, name, **env):
-        worker = Worker("shop", self.folder, name=name, env=env, cwd=self.folder, concurrency=2)
+        worker = Worker("shop", self.folder, name=name, env=env, cwd=self.folder, concurrency=2, quiet=False)
         self.workers.append(worker.start())
         return worker
 

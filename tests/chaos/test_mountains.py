@@ -65,7 +65,7 @@ def test_countdowns_are_punctual(*, pool, full, own_server, mountains, ledger, c
                     visibility_timeout=VISIBILITY_TIMEOUT_S,
                     pool="solo",
                     queues=[OTHER],
-                    options=("--loglevel", "WARNING", "--without-mingle", "--without-gossip"),
+                    options=("--loglevel", "WARNING"),
                 )
                 stack.callback(other.kill)
                 other.start(wait=False)
@@ -98,7 +98,6 @@ def test_a_killed_workers_task_is_soon_back(*, queue, full, own_server, mountain
                 concurrency=1,
                 queues=[queue],
                 config=config,
-                options=("--without-mingle", "--without-gossip"),
             )
             for _ in range(2)
         )

@@ -32,9 +32,7 @@ def test_a_new_worker_is_served_within_two_seconds_of_its_start(kind, times, own
     path = {"PYTHONPATH": str(tmp_path), **exclusive}
 
     def worker(name, more=()):
-        return Worker(
-            "only_app", tmp_path, pool="solo", name=name, env=path, options=("--without-mingle", "--without-gossip", *more)
-        )
+        return Worker("only_app", tmp_path, pool="solo", name=name, env=path, options=more)
 
     from kombu import Connection
 

@@ -96,7 +96,7 @@ def test_remote_control_and_workers_that_come_and_go_leave_no_key(*, full, own_s
     app.conf.update(config)
 
     def visit(size):
-        workers = [chaos_worker(url, visibility_timeout=60, pool="solo", config=config, options=()) for _ in range(size)]
+        workers = [chaos_worker(url, visibility_timeout=60, pool="solo", config=config, quiet=False) for _ in range(size)]
         for worker in workers:
             worker.start(wait=False)
         for worker in workers:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     import redis
 
 PAGE = Path(__file__).parents[2] / "docs/command-line.md"
-MESSAGES = 100_000
+MESSAGES = 10_000
 #: What the recording keeps as dead letters: more than the default.
 OPTIONS = "?dead_letter_max=200000"
 TASKS = (*("shop.pay",) * 19, "shop.mail")
@@ -172,10 +172,10 @@ def recorded(page: str, recording: Recording) -> str:
 
 
 @contextlib.contextmanager
-def live_system(recording: Recording, client: redis.Redis) -> Iterator[None]:
+def live_system(recording: Recording, client: redis.Redis, messages: int = MESSAGES) -> Iterator[None]:
     """Fill a broker, for commands that run in an empty folder.
 
-    Queue `orders` has 100,000 messages with a consumer, delayed ones and dead letters, `payments` an event log, `other` nothing
+    Queue `orders` has so many messages with a consumer, delayed ones and dead letters, `payments` an event log, `other` nothing
     but 3,000 tasks of kombu's own transport. The exchange `prices` has two subscribers.
     """
     host = mock.patch("socket.gethostname", return_value="worker-1")
@@ -195,7 +195,7 @@ def live_system(recording: Recording, client: redis.Redis) -> Iterator[None]:
         for number in (24, 25):
             send(channel, "orders", "shop.report", number, delay=3_600_000)
         of = Keys().queue("orders")
-        fill(client, of, of.ready, MESSAGES)
+        fill(client, of, of.ready, messages)
         names = {"first": (of.ready, 0), "delayed": (of.delayed, 0), "dead": (of.dead, 0), "second": (of.ready, 1)}
         for name, (place, rank) in names.items():
             recording.names[name] = recording.id_of(client.zrange(place, rank, rank)[0].decode())  # type: ignore[index]

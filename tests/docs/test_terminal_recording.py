@@ -1,4 +1,4 @@
-"""The output on docs/command-line.md is what its commands print, on a queue of 100,000 messages; none blocks the server."""
+"""The output on docs/command-line.md is what its commands print; none blocks the server, on a queue of 100,000 messages."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from celery_redis_plus.broker.integrity import CHECKED_A_CALL
 from celery_redis_plus.cli.broker_admin import BrokerAdmin
 from celery_redis_plus.cli.main import main
 from celery_redis_plus.cli.metrics import BrokerCollector
-from tests.docs.terminal_recording import MESSAGES, OLD_TASKS, OPTIONS, PAGE, Recording, live_system, recorded, same
+from tests.docs.terminal_recording import OLD_TASKS, OPTIONS, PAGE, Recording, live_system, recorded, same
 from tests.support.inbox import declare, publish
 from tests.support.slow_calls import MEDIAN_FROM, slow_calls
 
 #: Longest time that a call may take the server, and how often the commands are tried on a machine that is busy otherwise.
 MAX_US, TRIES = 5_000, 4
+#: Messages of the queue that the commands look through.
+MESSAGES = 100_000
 #: More events than one command reads, and how many get each of as many broadcasts.
 EVENTS, SUBSCRIBERS = 1_200, 100
 
@@ -60,7 +62,7 @@ def test_no_command_of_the_page_blocks_the_server(broker_url, redis_client, caps
     for _ in range(TRIES):
         recording = Recording(broker_url + OPTIONS, redis_client)
         redis_client.flushdb()
-        with live_system(recording, redis_client), slow_calls(redis_client, MAX_US) as found:
+        with live_system(recording, redis_client, MESSAGES), slow_calls(redis_client, MAX_US) as found:
             # So often that the median counts.
             for _ in range(MEDIAN_FROM):
                 # What it finds depends on the server.

@@ -1,12 +1,10 @@
 """The examples of the page on topologies that need other servers than the one of the tests."""
 
-import subprocess
-import sys
-
 import pytest
 
 from celery_redis_plus.connection.lanes import lane_of, lane_prefixes
 from tests.docs.blocks import ROOT, of_page
+from tests.docs.run_program import run_forked
 from tests.support.clusters import running_cluster
 from tests.support.sentinels import MASTER_NAME, sentinel_deployment
 from tests.support.servers import new_server
@@ -33,8 +31,8 @@ def run(blocks, names, tmp_path):
         assert code != block.code, block
         program = tmp_path / "block.py"
         program.write_text("\n" * (block.line - 1) + code)
-        result = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, timeout=60, check=False)
-        assert result.returncode == 0, f"{block}\n{result.stderr}"
+        status, printed = run_forked(program)
+        assert status == 0, f"{block}\n{printed}"
 
 
 def with_text(text):

@@ -40,7 +40,7 @@ def plugins(places):
 @pytest.fixture
 def plugins_worker(places, start_worker):
     def start(**options):
-        return start_worker(APP, pool="solo", forked=False, **options)
+        return start_worker(APP, pool="solo", forked=False, quiet=False, **options)
 
     return start
 

@@ -1,6 +1,6 @@
 """The model test of consumers: who gets a message, whoever comes, dies, freezes or is cancelled.
 
-`CRP_PROPERTY_EXAMPLES=2000` runs it longer than CI does.
+`--weekly` runs ten times as many examples, `CRP_PROPERTY_EXAMPLES=2000` so many.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from tests.support.servers import Server
 
-CONSUMERS = settings(PROFILE, max_examples=EXAMPLES or 40, stateful_step_count=25)
+CONSUMERS = settings(PROFILE, stateful_step_count=25)
 
 
 @pytest.fixture
@@ -34,6 +34,6 @@ def machine(server: Server, redis_client: redis.Redis) -> Iterator[type[Serving]
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600 if not EXAMPLES else 86_400)
-def test_whatever_consumers_do_messages_go_to_who_may_have_them(machine: type[Serving]) -> None:
-    run_state_machine_as_test(machine, settings=CONSUMERS)
+@pytest.mark.timeout(3600 if not EXAMPLES else 86_400)
+def test_whatever_consumers_do_messages_go_to_who_may_have_them(machine: type[Serving], *, weekly: bool) -> None:
+    run_state_machine_as_test(machine, settings=settings(CONSUMERS, max_examples=EXAMPLES or (250 if weekly else 25)))

@@ -1,4 +1,7 @@
-"""The model test that owns DESIGN's invariants. `CRP_PROPERTY_EXAMPLES=2000` runs it longer than CI does."""
+"""The model test that owns DESIGN's invariants.
+
+`--weekly` runs ten times as many examples, `CRP_PROPERTY_EXAMPLES=2000` so many.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,6 @@ if TYPE_CHECKING:
 EXAMPLES = int(os.environ.get("CRP_PROPERTY_EXAMPLES", "0"))
 
 PROFILE = settings(
-    max_examples=EXAMPLES or 100,
     stateful_step_count=50,
     deadline=None,
     # CI tests the code, not its luck.
@@ -50,6 +52,6 @@ def machine(server: Server, redis_client: redis.Redis, monkeypatch: pytest.Monke
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600 if not EXAMPLES else 86_400)
-def test_any_sequence_of_commands_and_accidents_keeps_the_invariants(machine: type[Broker]) -> None:
-    run_state_machine_as_test(machine, settings=PROFILE)
+@pytest.mark.timeout(3600 if not EXAMPLES else 86_400)
+def test_any_sequence_of_commands_and_accidents_keeps_the_invariants(machine: type[Broker], *, weekly: bool) -> None:
+    run_state_machine_as_test(machine, settings=settings(PROFILE, max_examples=EXAMPLES or (600 if weekly else 60)))

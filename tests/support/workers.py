@@ -24,6 +24,8 @@ READY = re.compile(r" ready\.\s*$", re.MULTILINE)
 #: The pools of which a worker may have loaded Celery before it starts: the others patch the standard library first.
 FORKED_POOLS = ("prefork", "solo", "threads")
 
+QUIET = ("--without-mingle", "--without-gossip")
+
 _numbers = itertools.count(1)
 
 
@@ -39,6 +41,7 @@ class Worker:
         pool: prefork, threads, solo, gevent or eventlet.
         queues: the queues to consume; none means the app's default.
         options: further options of `celery worker`.
+        quiet: whether it does without looking for other workers, which takes Celery a second, and without listening to them.
         env: further environment variables; None as a value removes one.
         forked: whether the fork server may start it; where it cannot, and with false, `python -m celery` is executed.
     """
@@ -53,6 +56,7 @@ class Worker:
         concurrency: int = 2,
         queues: Sequence[str] = (),
         options: Sequence[str] = (),
+        quiet: bool = True,
         env: Mapping[str, str | None] | None = None,
         name: str = "",
         cwd: Path = ROOT,
@@ -69,6 +73,7 @@ class Worker:
             *(sys.executable, "-m", "celery", "-A", app, "worker"),
             *("--pool", pool, "--concurrency", str(concurrency), "--hostname", f"{self.name}@%h"),
             *("--loglevel", "INFO"),
+            *(QUIET if quiet else ()),
             *(("--queues", ",".join(queues)) if queues else ()),
             *options,
         ]

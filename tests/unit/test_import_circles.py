@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Collection
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
+import pytest
+
 import celery_redis_plus
+
+pytestmark = pytest.mark.same_everywhere
 
 PACKAGE = Path(celery_redis_plus.__file__).parent
 
 
-def modules() -> dict[str, ast.Module]:
-    """Return the package's modules by their dotted names, parsed."""
+@cache
+def modules() -> dict[str, set[str]]:
+    """Return the package's modules by their dotted names, with those of the package that each imports."""
     parsed = {}
     for path in PACKAGE.rglob("*.py"):
         parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
         name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
         parsed[name] = ast.parse(path.read_text(encoding="utf-8"))
-    return parsed
+    return {name: imported(module, parsed.keys()) for name, module in parsed.items()}
 
 
-def imported(module: ast.Module, known: dict[str, ast.Module]) -> set[str]:
+def imported(module: ast.Module, known: Collection[str]) -> set[str]:
     """Return which of the `known` modules a module imports anywhere."""
     names = set()
     for node in ast.walk(module):
@@ -33,7 +40,7 @@ def imported(module: ast.Module, known: dict[str, ast.Module]) -> set[str]:
     return {module for name in names if (module := module_of(name, known))}
 
 
-def module_of(name: str, known: dict[str, ast.Module]) -> str:
+def module_of(name: str, known: Collection[str]) -> str:
     while name and name not in known:
         name = name.rpartition(".")[0]
     return name
@@ -43,13 +50,12 @@ def test_imports_make_no_circle():
     known = modules()
     assert len(known) > 200
     # Raises CycleError, which names the modules of the circle.
-    TopologicalSorter({name: imported(module, known) - {name} for name, module in known.items()}).prepare()
+    TopologicalSorter({name: others - {name} for name, others in known.items()}).prepare()
 
 
 def test_rooms_make_no_circle():
-    known = modules()
     rooms: dict[str, set[str]] = {}
-    for name, module in known.items():
+    for name, others in modules().items():
         room = ".".join(name.split(".")[:2])
-        rooms.setdefault(room, set()).update(".".join(other.split(".")[:2]) for other in imported(module, known))
+        rooms.setdefault(room, set()).update(".".join(other.split(".")[:2]) for other in others)
     TopologicalSorter({room: others - {room} for room, others in rooms.items()}).prepare()

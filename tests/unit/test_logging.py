@@ -5,7 +5,11 @@ from __future__ import annotations
 import ast
 import re
 
+import pytest
+
 from tests.docs.blocks import ROOT
+
+pytestmark = pytest.mark.same_everywhere
 
 PACKAGE = ROOT / "celery_redis_plus"
 #: The words before a placeholder, and the attribute that has its value.

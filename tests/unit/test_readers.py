@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import ast
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 import celery_redis_plus
+
+pytestmark = pytest.mark.same_everywhere
 
 ROOT = Path(celery_redis_plus.__file__).parent
 #: Functions that read an envelope, a payload, or an event of a message.
@@ -54,11 +57,14 @@ OTHERS = {
 }  # fmt: skip
 
 
+@cache
 def functions():
-    for path in sorted(ROOT.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.FunctionDef):
-                yield path.relative_to(ROOT).as_posix(), node
+    return [
+        (path.relative_to(ROOT).as_posix(), node)
+        for path in sorted(ROOT.rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.FunctionDef)
+    ]
 
 
 def reads(module, function):

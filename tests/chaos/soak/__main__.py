@@ -85,7 +85,7 @@ class Soak:
         self._workers = [
             Worker(
                 "tests.chaos.app", folder, broker=self._server.url(), pool=pool, concurrency=CONCURRENCY, queues=CONSUMED,
-                env={CONFIG_VARIABLE: repr(config)}, forked=False, name=pool,
+                env={CONFIG_VARIABLE: repr(config)}, forked=False, quiet=False, name=pool,
             )
             for pool in POOLS
         ]  # fmt: skip

@@ -50,10 +50,7 @@ def celery_app(broker_url: str) -> Iterator[Callable[..., Celery]]:
 
 @pytest.fixture
 def celery_worker(server: Server, broker_url: str, start_worker: Callable[..., Worker]) -> Callable[..., Worker]:
-    """Start a worker of such an app: `celery_worker("configured", pool="solo", config={"task_acks_late": True})`.
-
-    `quiet` workers do not listen to each other.
-    """
+    """Start a worker of such an app: `celery_worker("configured", pool="solo", config={"task_acks_late": True})`."""
 
     def start(
         setup: str = "alone",
@@ -62,7 +59,6 @@ def celery_worker(server: Server, broker_url: str, start_worker: Callable[..., W
         app: str = "tests.integration.celery.app",
         config: dict[str, Any] | None = None,
         pool: str = "solo",
-        quiet: bool = True,
         env: dict[str, str] | None = None,
         **options: Any,
     ) -> Worker:
@@ -76,7 +72,6 @@ def celery_worker(server: Server, broker_url: str, start_worker: Callable[..., W
                 JOURNAL_VARIABLE: server.url(JOURNAL_DB, "redis"),
                 **(env or {}),
             },
-            options=(*(("--without-mingle", "--without-gossip") if quiet else ()), *options.pop("options", ())),
             **options,
         )
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 #: Seconds that a worker may take to start among others.
 START_S = 60
-OPTIONS = ("--without-mingle", "--without-gossip", "--without-heartbeat")
+OPTIONS = ("--without-heartbeat",)
 
 
 @dataclass(frozen=True)
@@ -28,10 +28,12 @@ class Ship:
     setup: str = "alone"
     pool: str = "solo"
     config: Mapping[str, Any] = field(default_factory=dict)
+    #: Whether it may be forked from a process that has loaded us already.
+    forked: bool = True
 
 
 @contextmanager
-def fleet(server: Server, logs: Path, ships: Mapping[str, Ship], *, forked: bool = True) -> Iterator[dict[str, Worker]]:
+def fleet(server: Server, logs: Path, ships: Mapping[str, Ship]) -> Iterator[dict[str, Worker]]:
     """Start the workers without waiting; stop them all at the end."""
     with server.client() as client:
         client.flushdb()
@@ -45,7 +47,7 @@ def fleet(server: Server, logs: Path, ships: Mapping[str, Ship], *, forked: bool
                 JOURNAL_VARIABLE: server.url(JOURNAL_DB, "redis"),
             }
             worker = Worker(
-                "tests.integration.celery.app", logs, pool=ship.pool, env=env, options=OPTIONS, name=name, forked=forked
+                "tests.integration.celery.app", logs, pool=ship.pool, env=env, options=OPTIONS, name=name, forked=ship.forked
             )
             workers[name] = stack.enter_context(worker.start(wait=False))
         yield workers

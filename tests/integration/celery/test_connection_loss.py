@@ -117,8 +117,15 @@ def test_a_late_acked_task_whose_greenlet_is_killed_runs_again(end, pool, celery
     wait_until(lambda: not redis_client.keys(b"message:{%s}:*" % QUEUE), 5, lambda: left(redis_client))
 
 
-@pytest.mark.parametrize("parser", ["hiredis", "python"])
-@pytest.mark.parametrize("pool", ["solo", "threads"])
+@pytest.mark.parametrize(
+    ("pool", "parser"),
+    [
+        ("solo", "hiredis"),
+        ("threads", "python"),
+        pytest.param("solo", "python", marks=pytest.mark.weekly),
+        pytest.param("threads", "hiredis", marks=pytest.mark.weekly),
+    ],
+)
 @pytest.mark.not_on("all", reason="a proxy leads to one server")
 def test_a_worker_whose_connections_are_reset_goes_on_whichever_parser_it_has(
     pool, parser, celery_app, celery_worker, notes, redis_client

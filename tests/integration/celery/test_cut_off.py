@@ -19,7 +19,7 @@ TOLD = "given to other consumers"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("pool", ["threads", "prefork", "solo"])
+@pytest.mark.parametrize("pool", [pytest.param("threads", marks=pytest.mark.weekly), "prefork", "solo"])
 @pytest.mark.not_on("all", reason="a proxy leads to one server")
 def test_waiting_tasks_are_not_begun_and_the_running_one_ends_and_is_acked(pool, celery_app, celery_worker, notes, redis_client):
     def unacked():

@@ -9,7 +9,9 @@ from tests.support.waiting import wait_until
 
 # How many tasks run when the worker connects again. The others cannot hear of it while a task keeps the consumer's thread, or the
 # pool is full.
-@pytest.mark.parametrize(("pool", "running"), [("prefork", 2), ("threads", 2), ("gevent", 0), ("solo", 0)])
+@pytest.mark.parametrize(
+    ("pool", "running"), [("prefork", 2), pytest.param("threads", 2, marks=pytest.mark.weekly), ("gevent", 0), ("solo", 0)]
+)
 def test_a_worker_declares_a_deleted_queue_again_and_loses_nothing_of_others(
     pool, running, celery_app, celery_worker, notes, redis_client
 ):

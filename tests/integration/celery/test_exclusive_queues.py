@@ -12,7 +12,7 @@ ANSWER_S = 5
 
 @pytest.mark.slow
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("pool", ["prefork", "threads", "gevent"])
+@pytest.mark.parametrize("pool", ["prefork", pytest.param("threads", marks=pytest.mark.weekly), "gevent"])
 def test_remote_control_survives_a_lost_connection_and_a_killed_worker(pool, celery_app, celery_worker, redis_client):
     app = celery_app(**CONFIG)
 

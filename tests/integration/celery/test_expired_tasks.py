@@ -19,7 +19,7 @@ from celery_redis_plus.broker.dead_letters.store import DeadLetters
 from tests.support.apps import JOURNAL_DB, close_results
 from tests.support.waiting import wait_until
 
-POOLS = ["prefork", "solo", "threads", "gevent"]
+POOLS = ["prefork", "solo", pytest.param("threads", marks=pytest.mark.weekly), "gevent"]
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import pytest
 from kombu import Queue
 
 
-@pytest.mark.parametrize("pool", ["solo", "prefork", "threads", "gevent"])
+@pytest.mark.parametrize("pool", ["solo", "prefork", pytest.param("threads", marks=pytest.mark.weekly), "gevent"])
 def test_a_few_tasks_beside_a_full_queue_are_among_the_first(celery_app, celery_worker, notes, pool):
     app = celery_app("configured", task_queues=[Queue("a"), Queue("b")])
     with app.connection_for_write() as connection, app.amqp.Producer(connection) as producer:

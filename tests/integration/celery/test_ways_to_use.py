@@ -37,6 +37,8 @@ WAYS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "failover": ("configured", "redis://127.0.0.1:1/0;redis://{}", {}),
     "read-and-write-url": ("configured", "redis://127.0.0.1:1/0", {"broker_read_url": "{}", "broker_write_url": "{}"}),
 }
+#: Ways that go by what kombu finds when it is loaded: no process may have loaded us before.
+FRESH = {"redisplus-alone", "valkey-alone", "import-path"}
 
 
 def way(name: str, server: Server) -> tuple[str, str, dict[str, Any]]:
@@ -51,8 +53,8 @@ def workers(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     ships = {}
     for name in WAYS:
         setup, url, config = way(name, server)
-        ships[name] = Ship(url, setup, config=config)
-    with fleet(server, tmp_path_factory.mktemp("ways"), ships, forked=False) as started:
+        ships[name] = Ship(url, setup, config=config, forked=name not in FRESH)
+    with fleet(server, tmp_path_factory.mktemp("ways"), ships) as started:
         yield started
 
 

@@ -17,6 +17,8 @@ from celery_redis_plus.record_fields import CONSUMER_FIELDS, QUEUE_FIELDS
 from tests.support.inbox import Inbox, publish
 from tests.support.web_page import web_page
 
+pytestmark = pytest.mark.same_everywhere
+
 BAD = Keys().queue("bad")
 #: Keys of a queue whose names are known beforehand, or have the consumer's id.
 KINDS = [

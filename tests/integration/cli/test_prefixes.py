@@ -25,6 +25,8 @@ from celery_redis_plus.event_log.stream import EventLog
 from celery_redis_plus.transport.once_sender import OnceSender
 from tests.support.inbox import declare, publish
 
+pytestmark = pytest.mark.same_everywhere
+
 #: What a command needs beside its required arguments, so that it looks at its broker.
 NEEDED = {
     "dead-letters delete": ["--all"],

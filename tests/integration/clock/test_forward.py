@@ -21,7 +21,7 @@ def holds(client):
     return client.zcard("queue:{q}"), client.zcard("messages_index:{q}")
 
 
-@pytest.mark.parametrize("visibility_timeout", [3, pytest.param(60, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("visibility_timeout", [3, pytest.param(60, marks=[pytest.mark.slow, pytest.mark.weekly])])
 def test_a_living_worker_keeps_its_work_when_the_clock_steps_forward(clock, connect, redis_client, visibility_timeout):
     inbox = Inbox(connect(visibility_timeout=visibility_timeout).channel(), "q", ack=False)
     publish(inbox.channel, "q", 1)

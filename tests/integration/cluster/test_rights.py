@@ -67,5 +67,6 @@ def test_without_the_rights_for_clusters_the_owner_is_not_found(secured):
     for node in secured.nodes:
         node.ask("ACL", "SETUSER", "publisher", *(right.replace("+", "-") for right in ON_A_CLUSTER))
     url = secured.url(user=f"publisher:{PASSWORD}@")
-    with kombu.Connection(url) as connection, pytest.raises(MasterNotFound, match=r"cluster\|slots"):
+    options = {"socket_connect_timeout": 0.5}
+    with kombu.Connection(url, transport_options=options) as connection, pytest.raises(MasterNotFound, match=r"cluster\|slots"):
         connection.connect()

@@ -20,6 +20,8 @@ from celery_redis_plus.record_fields import QUEUE_FIELDS
 from tests.support.inbox import Inbox, publish
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.same_everywhere
+
 GOOD = Keys().queue("good")
 #: Rules for consumers, for whose sake `claim_restricted` takes from the queue, and for publishers.
 RULES = {"x-single-active-consumer": True, "x-max-unacked": 50, "x-rate-limit": 1000, "x-max-length": 1000}

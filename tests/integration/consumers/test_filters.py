@@ -227,7 +227,9 @@ def test_many_consumers_and_publishers_lose_and_mix_nothing(connect):
     def received():
         return list(itertools.chain.from_iterable(inbox.bodies for inbox in inboxes))
 
-    wait_until(lambda: (pump(*inboxes), len(received()) >= len(wanted))[1], 40, lambda: wanted.difference(received()))
+    wait_until(
+        lambda: (pump(*inboxes), len(received()) >= len(wanted))[1], 40, lambda: wanted.difference(received()), interval_s=0
+    )
     assert sorted(received()) == sorted(wanted)
     by_number = dict(sent)
     for wish, inbox in zip(wishes, inboxes, strict=True):

@@ -20,6 +20,8 @@ from celery_redis_plus.record_fields import FANOUT_FIELDS
 from tests.support.inbox import Inbox
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.same_everywhere
+
 LIMITS = {"x-max-pending": 100}
 #: Keys of an exchange whose names are known beforehand.
 KINDS = [one.pattern for one in OF_AN_EXCHANGE if not any(word in one.key for word in (b"NUMBER", b"PUBLISHER", b"PRODUCER"))]
@@ -99,9 +101,19 @@ class Scene:
             inbox.connection.release()
 
 
-@pytest.mark.parametrize("durable", [True, False], ids=["durable", "transient"])
-@pytest.mark.parametrize("arguments", [{}, LIMITS], ids=["plain", "limited"])
-@pytest.mark.parametrize("pattern", KINDS)
+def cases():
+    """Return each kind of key with each kind of exchange and subscriber; two of these four are weekly, in turn."""
+    kinds = (("plain", "durable"), ("limited", "transient"), ("plain", "transient"), ("limited", "durable"))
+    return [
+        pytest.param(
+            pattern, LIMITS if limits == "limited" else {}, life == "durable", id=f"{pattern}-{limits}-{life}",
+            marks=() if place // 2 == number % 2 else pytest.mark.weekly,
+        )
+        for number, pattern in enumerate(KINDS) for place, (limits, life) in enumerate(kinds)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("pattern", "arguments", "durable"), cases())
 def test_a_key_of_another_type_harms_no_other_exchange(connect, redis_client, pattern, arguments, durable):
     scene = Scene(connect, redis_client, arguments, durable=durable)
     scene.damage(pattern)

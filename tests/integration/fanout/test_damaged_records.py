@@ -8,6 +8,8 @@ from tests.integration.fanout.conftest import news, send
 from tests.support.inbox import Inbox
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.same_everywhere
+
 RECORDS, STREAM = "subscriber:{/0.news}", "/0.news"
 DAMAGED = ["", "x 1 2 3 live me:1/x", "1-1 x 2 3 live me:1/x", b"\xff\x00"]
 

@@ -50,7 +50,7 @@ def life_worker(broker_url: str, start_worker: Callable[..., Worker]) -> Callabl
             "tests.integration.lifecycle.app",
             pool=pool,
             env={URL_VARIABLE: url, CONFIG_VARIABLE: repr(({"event_log": True, **(configured or {})}, settings or {}))},
-            options=("--without-mingle", "--without-gossip", *options),
+            options=options,
             **how,
         )
 

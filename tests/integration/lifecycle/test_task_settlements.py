@@ -53,7 +53,7 @@ def told(path):
     return described
 
 
-@pytest.mark.parametrize("pool", ["solo", "prefork", "threads", "gevent", "eventlet"])
+@pytest.mark.parametrize("pool", ["solo", "prefork", "threads", "gevent", pytest.param("eventlet", marks=pytest.mark.weekly)])
 def test_a_settled_message_fares_as_its_task_said_however_the_task_goes_on(pool, life_app, life_worker, paths):
     if pool in {"gevent", "eventlet"}:
         pytest.importorskip(pool)
@@ -249,8 +249,15 @@ def test_a_message_that_another_consumer_has_is_acked(app, redis_client):
         wait_until(lambda: not redis_client.exists(key), 10)
 
 
-@pytest.mark.parametrize("how", ["nack", "reject"])
-@pytest.mark.parametrize("pool", ["threads", "prefork"])
+@pytest.mark.parametrize(
+    ("pool", "how"),
+    [
+        ("threads", "nack"),
+        ("prefork", "reject"),
+        pytest.param("threads", "reject", marks=pytest.mark.weekly),
+        pytest.param("prefork", "nack", marks=pytest.mark.weekly),
+    ],
+)
 def test_a_refused_settlement_leaves_the_message_to_the_consumer_that_has_it(pool, how, app, redis_client):
     @app.task(name="loser", shared=False, bind=True)
     def loser(self):

@@ -135,7 +135,7 @@ def test_with_a_grace_of_0_no_process_is_judged(channel, crew, client):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("pool", ["prefork", "threads", "solo", "gevent"])
+@pytest.mark.parametrize("pool", ["prefork", pytest.param("threads", marks=pytest.mark.weekly), "solo", "gevent"])
 def test_tasks_of_a_killed_worker_run_elsewhere(pool, worker, send, client, journal):
     """Of prefork the main process alone is killed: its children must not keep its connections open."""
     dead = worker(pool=pool, prefetch=10)

@@ -15,6 +15,8 @@ from celery_redis_plus.events import META_FIELDS
 from tests.integration.broker.conftest import make_broker
 from tests.integration.scripts.test_damaged_keys import sweep
 
+pytestmark = pytest.mark.same_everywhere
+
 SETTINGS = EventLogSettings(wanted=True, index=True)
 NUMBERS = ("permille", "maxlen", "hard_maxlen", "age")
 TEXTS = ("chosen", "events", "meta", "readers", "event_index", "task_index")

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 
     from tests.integration.scripts.workshop import Workshop
 
+pytestmark = pytest.mark.same_everywhere
+
 #: Of the record of a lasting queue.
 FIELDS = ("ttl", "limit", "retry", "ageing", "next", "newest", "lease", "grace", "timeouts", "sweeper")
 BODIES = {

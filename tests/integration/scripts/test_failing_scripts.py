@@ -19,6 +19,8 @@ from tests.integration.scripts.workshop import LARGE, Workshop
 from tests.support.failing import FAILED_KEY, MESSAGE
 from tests.support.invariants import violations
 
+pytestmark = pytest.mark.same_everywhere
+
 EVERYTHING = frozenset((b"dead1", b"dead2", b"held1", b"held2", b"ready1", b"ready2", b"ready3", b"mortal", b"later1", b"later2"))
 
 

@@ -36,6 +36,8 @@ from tests.support.judge.rules import Rules
 from tests.support.proxy import Proxy
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.same_everywhere
+
 PLACES = {"waiting": ("queue", "delayed"), "unacked": ("messages_index",)}
 
 

@@ -31,7 +31,7 @@ def app(plain_broker):
 
 @pytest.mark.parametrize("forked", [True, False], ids=["forked", "executed"])
 def test_worker_runs_a_task_and_stops_warmly(forked, plain_broker, app, start_worker, journal):
-    worker = start_worker(broker=plain_broker, pool="solo", forked=forked)
+    worker = start_worker(broker=plain_broker, pool="solo", forked=forked, quiet=False)
     app.send_task("tests.note", ["n", "done"])
     wait_until(lambda: journal.read("n") == ["done"], message=worker.tail)
 

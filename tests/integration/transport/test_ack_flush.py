@@ -5,8 +5,6 @@ from __future__ import annotations
 import gc
 import os
 import socket
-import subprocess
-import sys
 import threading
 import time
 
@@ -18,6 +16,7 @@ from celery_redis_plus.broker.consumers.acks import QUICK_WORK_S
 from celery_redis_plus.broker.consumers.settlement import Settlement
 from celery_redis_plus.transport.amqp_errors import CONNECTION_ERRORS
 from tests.support.inbox import Inbox, declare, publish
+from tests.support.program import run_forked
 from tests.support.waiting import wait_until
 
 
@@ -137,7 +136,8 @@ def test_a_child_of_multiprocessing_that_returns_gives_its_acks_away(connect, br
     publisher = connect().channel()
     declare(publisher, "q")
     publish(publisher, "q", *range(15))
-    subprocess.run([sys.executable, "-c", CHILD, broker_url], check=True, timeout=60)
+    ended = run_forked(CHILD, broker_url)
+    assert ended.returncode == 0, ended.stdout
     sizes = publisher.queue_sizes("q")
     assert (sizes.ready, sizes.unacked) == (5, 0)
 
@@ -273,7 +273,7 @@ def test_the_last_ack_of_a_process_that_ends_arrives(broker_url, connect, end):
     channel = connect().channel()
     declare(channel, "q")
     publish(channel, "q", *range(20))
-    subprocess.run([sys.executable, "-c", CONSUMING, broker_url, end], timeout=60, check=False)
+    run_forked(CONSUMING, broker_url, end)
     sizes = channel.queue_sizes("q")
     assert (sizes.ready, sizes.unacked) == (0, 0)
 

@@ -65,7 +65,7 @@ def test_a_long_queue_is_browsed_whole_beside_a_consumer_of_another_one(channel,
     while not consumer.messages:
         browser.pump(1)
     assert len(browser.messages) < 200
-    wait_until(lambda: (browser.pump(0.05), len(browser.messages) == 1200)[1], 60)
+    wait_until(lambda: (browser.pump(0.05), len(browser.messages) == 1200)[1], 60, interval_s=0)
     tags = [message.delivery_tag.removeprefix("browsed/") for message in browser.messages]
     assert tags == [tag.decode() for tag in redis_client.zrange(of.ready, 0, -1)]
     assert consumer.bodies == ["done"]

@@ -34,7 +34,7 @@ with Connection(sys.argv[1], transport_options={"visibility_timeout": 3}) as con
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("library", PATCH)
+@pytest.mark.parametrize("library", ["gevent", pytest.param("eventlet", marks=pytest.mark.weekly)])
 def test_late_heartbeats_under_greenlets_are_explained_once(library, broker_url):
     pytest.importorskip(library)
     done = subprocess.run(

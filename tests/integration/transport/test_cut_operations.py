@@ -16,6 +16,8 @@ from tests.support.inbox import Inbox, declare, publish
 from tests.support.services import end_services
 from tests.support.socket_cuts import SocketCuts
 
+pytestmark = pytest.mark.same_everywhere
+
 #: More than any operation here has.
 MOST_WRITES = 60
 

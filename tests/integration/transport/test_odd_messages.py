@@ -95,7 +95,7 @@ def inbox_of(channel, queue):
 
 def take_up_to_the_last(inbox):
     """Take deliveries until the last good message came; return the bodies of all, not decoded."""
-    wait_until(lambda: inbox.pump(1) and inbox.messages[-1].body == b"last", 60)
+    wait_until(lambda: inbox.pump(1) and inbox.messages[-1].body == b"last", 60, interval_s=0)
     return [message.body for message in inbox.messages]
 
 
@@ -148,7 +148,7 @@ def test_a_browsing_consumer_passes_over_what_cannot_be_read(fill, connect, redi
         connection.drain_events(timeout=5)
         return seen[-1].body == b"last"
 
-    wait_until(last_seen, 60)
+    wait_until(last_seen, 60, interval_s=0)
     service = connection.default_channel.session.service
     # One without a body counts as gone.
     without_body = sum(BODY_SEPARATOR not in payload for payload in ODD)
@@ -199,7 +199,7 @@ def test_a_dead_letter_exchange_gets_what_can_be_sent_on_and_the_rest_are_kept(k
         inbox.pump(0.1)
         return redis_client.zcard(of.dlx_outbox) == 0
 
-    wait_until(settled, 60)
+    wait_until(settled, 60, interval_s=0)
     service = inbox.channel.session.service
     assert not service.runner.failing
     assert service.figures()["failed_tasks"] == 0

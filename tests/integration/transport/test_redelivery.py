@@ -9,6 +9,7 @@ from kombu.exceptions import ChannelError
 
 from tests.support.inbox import Inbox, declare, publish
 from tests.support.invariants import violations
+from tests.support.program import run_forked
 from tests.support.waiting import wait_until
 
 
@@ -55,9 +56,6 @@ def test_a_rejected_message_is_kept_as_a_dead_letter_and_delivered_no_more(chann
 
 @pytest.mark.timeout(60)
 def test_the_message_of_a_consumer_that_died_is_recovered_redelivered_and_in_place(connect, broker_url):
-    import subprocess
-    import sys
-
     channel = connect(visibility_timeout=3).channel()
     declare(channel, "q")
     publish(channel, "q", "first")
@@ -67,7 +65,8 @@ def test_the_message_of_a_consumer_that_died_is_recovered_redelivered_and_in_pla
         f"c = kombu.Connection({broker_url!r}, transport_options={{'visibility_timeout': 3}})\n"
         "m = c.channel().basic_get('q'); assert m.payload == 'second', m.payload; os._exit(0)\n"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=100)
+    ended = run_forked(code)
+    assert ended.returncode == 0, ended.stdout
     died = time.monotonic()
     inbox = Inbox(channel, "q", prefetch=1)
     assert inbox.drain(2, timeout_s=12) == ["first", "second"]

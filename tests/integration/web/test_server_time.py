@@ -13,7 +13,7 @@ import threading
 import pytest
 
 from celery_redis_plus.cli.web.samples import Sampler
-from tests.docs.terminal_recording import MESSAGES, OPTIONS, Recording, live_system
+from tests.docs.terminal_recording import OPTIONS, Recording, live_system
 from tests.support.slow_calls import MEDIAN_FROM, slow_calls
 from tests.support.waiting import wait_until
 
@@ -27,7 +27,8 @@ THREADS = (
     "celery-redis-plus-move",
     "celery-redis-plus-cancellation",
 )
-#: Messages of shop.mail among the 100,000.
+#: Messages of the queue, and those of shop.mail among them.
+MESSAGES = 100_000
 MAILS = MESSAGES // 20
 
 
@@ -79,7 +80,7 @@ def test_no_request_keeps_the_server_busy_for_5_ms(page, broker_url, redis_clien
         redis_client.flushdb()
         page.bulk.close()
         sampler = Sampler(page.samples, page.admin, interval_s=0.05)
-        system = live_system(Recording(broker_url + OPTIONS, redis_client), redis_client)
+        system = live_system(Recording(broker_url + OPTIONS, redis_client), redis_client, MESSAGES)
         with system, slow_calls(redis_client, MAX_US, asks) as found, sampler:
             use(page)
         assert min(found.calls[kind] for kind in ("queue_overview", "list_messages", "move_message", "cancel")) >= MEDIAN_FROM
