@@ -11,6 +11,7 @@ from celery_redis_plus import clock
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.queues.queues import Queues
+    from celery_redis_plus.maintenance.leader import Leadership
 
 #: Seconds between two checks. A new queue sends a wakeup besides.
 UNCONSUMED_CHECK_S = 20.0
@@ -19,9 +20,11 @@ UNCONSUMED_CHECK_S = 20.0
 class UnconsumedQueues:
     """The leader's task that knows the tended queues."""
 
-    def __init__(self, queues: Queues) -> None:
-        """Look through `queues`."""
+    def __init__(self, queues: Queues, leadership: Leadership) -> None:
+        """Look through `queues`; at once where `leadership` tells of another epoch: what it knows is from an earlier one."""
         self._queues = queues
+        self._leadership = leadership
+        self._epoch = -1
         self._check_at = 0.0
         #: The tended queues.
         self.queues: list[str] = []
@@ -29,7 +32,7 @@ class UnconsumedQueues:
     @property
     def next_run_at(self) -> float:
         """When to run next, on `clock`, in seconds."""
-        return self._check_at
+        return self._check_at if self._epoch == self._leadership.epoch else 0.0
 
     def run_soon(self) -> None:
         """Run next at once: there is a new one, or the connection was away."""
@@ -37,7 +40,7 @@ class UnconsumedQueues:
 
     def run(self) -> None:
         """Read the list, and remove queues that are gone. Raises as `CommandConnection.call` does."""
-        self._check_at = clock.now_s() + UNCONSUMED_CHECK_S
+        self._check_at, self._epoch = clock.now_s() + UNCONSUMED_CHECK_S, self._leadership.epoch
         found = self._queues.always_swept()
         gone = set(self._queues.without_record(found))
         if gone:

@@ -24,7 +24,7 @@ def test_a_consumer_that_was_frozen_gets_messages_again(cleared, crew, client, c
     wait_until(lambda: not client.exists("meta:{q}"))
     if cleared:
         # As another process does within a minute.
-        wait_until(lambda: channel.session.service._janitor.clear() or client.zscore("queues", "q") < 0)  # noqa: SLF001
+        wait_until(lambda: channel.session.service.tasks.janitor.clear() or client.zscore("queues", "q") < 0)
     crew.signal("frozen", signal.SIGCONT)
     wait_until(lambda: client.exists("meta:{q}"))
     publish(channel, "q", "after")
@@ -45,7 +45,7 @@ def test_it_is_bound_again(client, connect, own_server):
     client.delete("meta:{t}", "consumers:{t}")
     # As another process does that clears it away.
     Bindings(session.commands, session.keys, DeclaredTopology(), session.fanout_keys).unbind_queues(["t"])
-    connection.default_channel.session.service._topology_recovery.run_soon()  # noqa: SLF001
+    connection.default_channel.session.service.tasks.topology_recovery.run_soon()
     connection.default_channel.session.service.wake()
 
     def comes():

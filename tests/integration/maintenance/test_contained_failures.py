@@ -12,6 +12,7 @@ from celery_redis_plus.maintenance import consumer_timeouts
 from celery_redis_plus.maintenance.consumed_queues import ConsumedQueues
 from celery_redis_plus.maintenance.ended_event_logs import EndedEventLogs
 from celery_redis_plus.maintenance.janitor import Janitor
+from celery_redis_plus.maintenance.leader import Leadership
 from celery_redis_plus.maintenance.topology_recovery import TopologyRecovery
 from celery_redis_plus.maintenance.unconsumed_queues import UnconsumedQueues
 from tests.support.dead_letters import dead_letters_of
@@ -65,7 +66,7 @@ def test_other_queues_without_consumers_are_swept_beside_a_foreign_record(channe
     replace(redis_client, "meta:{q1}")
     redis_client.sadd("always_swept", "gone")
     session = channel.session
-    task = UnconsumedQueues(Queues(session.commands, session.keys, transient_ttl_s=300))
+    task = UnconsumedQueues(Queues(session.commands, session.keys, transient_ttl_s=300), Leadership(5))
     task.run()
     assert sorted(task.queues) == ["q0", "q1", "q2"]
     assert "queue 'q1'" in refusals()[0]

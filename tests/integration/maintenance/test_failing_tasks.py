@@ -56,7 +56,7 @@ def service(connect, monkeypatch):
     inbox = Inbox(connect().channel(), "q")
     service = inbox.channel.session.service
     service.stop()
-    service.runner = TaskRunner([watched_type(task)(task) for task in service.runner.tasks])
+    service.tasks.runner = TaskRunner([watched_type(task)(task) for task in service.runner.tasks])
     service.start()
     return service
 

@@ -39,7 +39,7 @@ def test_after_a_suspend_heartbeats_run_at_once(connect, redis_client, sleep):
     publish(channel, "q", "m")
     inbox.drain(1)
     service, index = channel.session.service, channel.session.keys.queue("q").index
-    wait_until(lambda: service._lease_heartbeats.next_run_at > clock.now_s() + 1)  # noqa: SLF001 - one has just run
+    wait_until(lambda: service.tasks.lease_heartbeats.next_run_at > clock.now_s() + 1)
     tag = next(iter(service.unacked_messages.tags()))
     redis_client.zadd(index, {tag: 1e12})
     sleep()

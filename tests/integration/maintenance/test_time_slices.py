@@ -31,13 +31,13 @@ def held(connect):
 
 def heartbeats(service, monkeypatch):
     times = []
-    run = service._lease_heartbeats.run  # noqa: SLF001
+    run = service.tasks.lease_heartbeats.run
 
     def note():
         times.append(time.monotonic())
         run()
 
-    monkeypatch.setattr(service._lease_heartbeats, "run", note)  # noqa: SLF001
+    monkeypatch.setattr(service.tasks.lease_heartbeats, "run", note)
     return times
 
 
@@ -73,7 +73,7 @@ def test_a_vanished_queue_with_many_messages_is_cleared_in_slices(held, redis_cl
     monkeypatch.setattr("celery_redis_plus.maintenance.time_slices.SLICE_S", 0.01)
     channel, _ = held
     service = channel.session.service
-    service._janitor._clear_at = float("inf")  # noqa: SLF001 - not before the queue is full
+    service.tasks.janitor._clear_at = float("inf")  # noqa: SLF001 - not before the queue is full
     kombu.Queue("gone", expires=0.3)(channel).declare()
     wait_until(lambda: not redis_client.exists("meta:{gone}"))
     pipe = redis_client.pipeline(transaction=False)
@@ -83,16 +83,16 @@ def test_a_vanished_queue_with_many_messages_is_cleared_in_slices(held, redis_cl
     pipe.zadd("queue:{gone}", dict.fromkeys(tags, 1))
     pipe.execute()
     longest = []
-    run = service._janitor.run  # noqa: SLF001
+    run = service.tasks.janitor.run
 
     def timed():
         began = time.monotonic()
         run()
         longest.append(time.monotonic() - began)
 
-    monkeypatch.setattr(service._janitor, "run", timed)  # noqa: SLF001
-    wait_until(lambda: service._janitor._queues.overdue() == ["gone"])  # noqa: SLF001
-    service._janitor._clear_at = 0.0  # noqa: SLF001
+    monkeypatch.setattr(service.tasks.janitor, "run", timed)
+    wait_until(lambda: service.tasks.janitor._queues.overdue() == ["gone"])  # noqa: SLF001
+    service.tasks.janitor._clear_at = 0.0  # noqa: SLF001
     redis_client.config_set("slowlog-log-slower-than", 50_000)
     redis_client.config_set("slowlog-max-len", 1000)
     redis_client.slowlog_reset()
@@ -115,8 +115,8 @@ def left_of(client, queue):
 
 def test_late_heartbeats_are_counted_and_logged_with_what_took_the_time(held, monkeypatch, caplog):
     service = held[0].session.service
-    monkeypatch.setattr(service._janitor, "_clear", lambda: time.sleep(3 * INTERVAL_S))  # noqa: SLF001
-    service._janitor._clear_at = 0.0  # noqa: SLF001
+    monkeypatch.setattr(service.tasks.janitor, "_clear", lambda: time.sleep(3 * INTERVAL_S))
+    service.tasks.janitor._clear_at = 0.0  # noqa: SLF001
     with caplog.at_level(logging.WARNING, "celery_redis_plus.maintenance"):
         service.wake()
         wait_until(lambda: service.late_heartbeats == 1)
@@ -126,8 +126,8 @@ def test_late_heartbeats_are_counted_and_logged_with_what_took_the_time(held, mo
 def test_a_thread_that_stands_still_is_noticed_by_the_consumer(held, monkeypatch, caplog):
     channel, inbox = held
     service = channel.session.service
-    monkeypatch.setattr(service._janitor, "_clear", lambda: time.sleep(5 * INTERVAL_S))  # noqa: SLF001
-    service._janitor._clear_at = 0.0  # noqa: SLF001
+    monkeypatch.setattr(service.tasks.janitor, "_clear", lambda: time.sleep(5 * INTERVAL_S))
+    service.tasks.janitor._clear_at = 0.0  # noqa: SLF001
     service.wake()
     with caplog.at_level(logging.WARNING, "celery_redis_plus.maintenance"):
         wait_until(lambda: not inbox.pump(0.1) and "the thread for heartbeats gets no time" in caplog.text)
@@ -144,8 +144,8 @@ def test_a_dead_thread_is_started_again_by_the_consumer(held, monkeypatch, caplo
         monkeypatch.undo()
         raise SystemExit
 
-    monkeypatch.setattr(service._janitor, "_clear", die)  # noqa: SLF001
-    service._janitor._clear_at = 0.0  # noqa: SLF001
+    monkeypatch.setattr(service.tasks.janitor, "_clear", die)
+    service.tasks.janitor._clear_at = 0.0  # noqa: SLF001
     service.wake()
     wait_until(lambda: not thread.is_alive())
     wait_until(lambda: not inbox.pump(0.1) and service.thread_restarts == 1)

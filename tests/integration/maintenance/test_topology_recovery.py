@@ -58,7 +58,7 @@ def test_a_flush_under_several_consumers_loses_nobody_s_binding(connect, consume
 def test_a_queue_that_is_soon_declared_again_keeps_its_consumers_however_often_it_is_looked_for(connect, consumer, monkeypatch):
     monkeypatch.setattr(topology_recovery, "MISSING_RECHECK_S", 3600)
     service = consumer.channel.session.service
-    recovery = service._topology_recovery  # noqa: SLF001 - what several sweeps in a row ask for
+    recovery = service.tasks.topology_recovery
     admin = connect().channel()
     admin.queue_delete("q")
     wait_until(lambda: "q" in recovery._suspects)  # noqa: SLF001
@@ -179,7 +179,7 @@ def test_a_queue_that_is_deleted_soon_after_a_flush_stays_deleted_and_its_consum
     channel = connection.channel()
     Inbox(channel, "old").cancel()
     service = channel.session.service
-    recovery = service._topology_recovery  # noqa: SLF001 - its next look is a minute away
+    recovery = service.tasks.topology_recovery
     redis_client.flushdb()
     channel.queue_declare("new", durable=True)
     wait_until(lambda: recovery.next_run_at > clock.now_s())

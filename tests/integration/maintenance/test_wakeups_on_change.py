@@ -63,7 +63,7 @@ def test_a_queue_that_has_woken_a_process_is_swept_though_its_consumer_ends_at_t
         publish(other, "q", "later", headers={"x-delay": 20})
         ((_, due_ms),) = redis_client.zrange("delayed:{q}", 0, -1, withscores=True)
         wait_until(lambda: redis_client.time()[0] * 1000 + redis_client.time()[1] / 1000 > due_ms)
-        service._sweeper.run_soon("q")  # noqa: SLF001 - the queue's timer rang
+        service.tasks.sweeper.run_soon("q")
         inbox.cancel()
         service._work(news=True)  # noqa: SLF001 - the thread's next turn
         assert other.queue_sizes("q").ready == 1

@@ -1,0 +1,298 @@
+"""The maintenance tasks of a process on one broker, and what they share: each property says what its task needs.
+
+Each is made when it is asked for first, so the order of the properties says nothing. `runner` has all tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property, partial
+from typing import TYPE_CHECKING
+
+from celery_redis_plus.broker.consumers.acks import Acknowledger
+from celery_redis_plus.broker.consumers.leases import Leases
+from celery_redis_plus.broker.consumers.processes import Processes
+from celery_redis_plus.broker.consumers.registry import Consumers
+from celery_redis_plus.broker.consumers.unacked import UnackedMessages
+from celery_redis_plus.broker.dead_letters.store import DeadLetters
+from celery_redis_plus.broker.exchanges.bindings import Bindings
+from celery_redis_plus.broker.fanout.subscriber_cursor import SubscriberCursors
+from celery_redis_plus.broker.fanout.subscriber_registry import SubscriberRegistry
+from celery_redis_plus.broker.lanes.lanes import Lane, Lanes, connect_lanes
+from celery_redis_plus.broker.queues.ownership import Ownership, delete_queue
+from celery_redis_plus.broker.queues.queues import Queues
+from celery_redis_plus.connection.blocking_connection import BlockingConnection
+from celery_redis_plus.connection.command_connection import CommandConnection
+from celery_redis_plus.event_log.settings import EventLogSettings
+from celery_redis_plus.maintenance.ack_flush import AckFlush
+from celery_redis_plus.maintenance.ack_timeouts import AbandonedDeliveries, OverdueDeliveries
+from celery_redis_plus.maintenance.consumed_queues import ConsumedQueues
+from celery_redis_plus.maintenance.consumer_lists import ConsumerLists
+from celery_redis_plus.maintenance.consumer_timeouts import ConsumerTimeouts
+from celery_redis_plus.maintenance.dead_letter_forwarder import DeadLetterForwarder
+from celery_redis_plus.maintenance.dead_subscribers import DeadSubscribers
+from celery_redis_plus.maintenance.dropped_sessions import DroppedSessions
+from celery_redis_plus.maintenance.ended_event_logs import EndedEventLogs
+from celery_redis_plus.maintenance.heartbeat import Heartbeat
+from celery_redis_plus.maintenance.janitor import Janitor
+from celery_redis_plus.maintenance.leader import Leadership
+from celery_redis_plus.maintenance.lease_heartbeats import LeaseHeartbeats, interval_s
+from celery_redis_plus.maintenance.lost_processes import LostProcesses
+from celery_redis_plus.maintenance.master_check import MasterCheck
+from celery_redis_plus.maintenance.own_process import OwnProcess
+from celery_redis_plus.maintenance.process_recovery import LostRoles
+from celery_redis_plus.maintenance.reconnect_recovery import ReconnectRecovery
+from celery_redis_plus.maintenance.redeclared_queues import RedeclaredQueues
+from celery_redis_plus.maintenance.resting_queues import QueueCrowds
+from celery_redis_plus.maintenance.runner import TaskRunner
+from celery_redis_plus.maintenance.subscriber_heartbeats import SubscriberHeartbeats
+from celery_redis_plus.maintenance.sweeper import Sweeper, SweepLimits
+from celery_redis_plus.maintenance.topology_recovery import TopologyRecovery
+from celery_redis_plus.maintenance.transient_queues import TransientQueues
+from celery_redis_plus.maintenance.unconsumed_queues import UnconsumedQueues
+from celery_redis_plus.maintenance.unconverted_processes import UnconvertedProcesses
+
+if TYPE_CHECKING:
+    from celery_redis_plus.broker.exchanges.declared_topology import DeclaredTopology
+    from celery_redis_plus.connection.connector import Connector
+    from celery_redis_plus.keys import FanoutKeys, Keys
+    from celery_redis_plus.options import Options
+
+
+class Tasks:
+    """The registry of maintenance tasks."""
+
+    def __init__(
+        self, connector: Connector, keys: Keys, options: Options, lanes: Sequence[str], *,
+        name: str, topology: DeclaredTopology, wake: Callable[[], None], consumes_elsewhere: Callable[[], bool],
+    ) -> None:  # fmt: skip
+        """Make nothing yet.
+
+        Args:
+            connector: opens the connections.
+            keys: spells the keys.
+            options: the transport's.
+            lanes: the prefixes of all lanes, where there are several.
+            name: the process's on the server.
+            topology: what this process has declared.
+            wake: wakes the thread that runs the tasks.
+            consumes_elsewhere: returns whether this process consumes in another lane of the broker.
+        """
+        self._connector, self._keys, self._options, self._lane_prefixes = connector, keys, options, lanes
+        self._name, self._knowledge, self._wake = name, topology, wake
+        self._consumes_elsewhere = consumes_elsewhere
+        self.unacked_messages = UnackedMessages()
+        self.watched = ConsumedQueues()
+        self.positions = SubscriberCursors(options.subscriber_timeout)
+        self.leadership = Leadership(options.connection_lost_grace)
+        self.commands = CommandConnection(connector, "maintenance", timeout=options.socket_timeout, learns_id=True)
+        self.blocking = BlockingConnection(connector, "timers", timeout=options.socket_timeout, learns_id=True)
+        self._crowds = QueueCrowds()
+
+    @cached_property
+    def runner(self) -> TaskRunner:
+        """All maintenance tasks, and those of them that fail."""
+        return TaskRunner(
+            (
+                self.dropped_sessions,
+                # Until it has run, what a killed process had comes back after the visibility timeout.
+                self.heartbeat,
+                self.reconnect_recovery,
+                ConsumerTimeouts(self.unacked_messages, self._acknowledger, self.positions),
+                self.sweeper,
+                self._forwarder,
+                self.topology_recovery,
+                self.transient_queues,
+                self.subscriber_heartbeats,
+                self._dead_subscribers,
+                # Where a worker takes what they publish, no warning is needed.
+                *([] if self._options.take_from_kombu else [UnconvertedProcesses(self.commands, self._keys, self.watched)]),
+            ),
+            first=(MasterCheck(self.commands), self.lease_heartbeats, self.consumer_lists, self.ack_flush),
+            of_leader=(
+                self.lost_processes,
+                self.unconsumed_queues,
+                self.janitor,
+                EndedEventLogs(self._queues),
+                AbandonedDeliveries(OverdueDeliveries(self.commands, self._keys, self._options)),
+            ),
+            leads=lambda: self.leadership.leads,
+        )
+
+    # -- who lives -----------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def own_process(self) -> OwnProcess:
+        """Which connections this process has."""
+        return OwnProcess(
+            (self.commands, self.blocking), self.watched, self.unacked_messages, self.positions,
+            grace_s=self._options.connection_lost_grace,
+            heartbeat_s=interval_s(self._options.visibility_timeout),
+            failing=lambda: self.runner.failing,
+            consumes_elsewhere=self._consumes_elsewhere,
+        )  # fmt: skip
+
+    @cached_property
+    def heartbeat(self) -> Heartbeat:
+        """Tells the server that this process lives, and learns whether it leads."""
+        return Heartbeat(
+            self.commands, self._processes, self.own_process, self.leadership, name=self._name,
+            visibility_timeout_s=self._options.visibility_timeout, on_forgotten=self.note_flush,
+        )  # fmt: skip
+
+    @cached_property
+    def lost_processes(self) -> LostProcesses:
+        """Looks for processes without a connection."""
+        ownership = Ownership(
+            self.commands, self._keys, self._name,
+            gone=self._knowledge.gone, remove=partial(delete_queue, self._queues, self._bindings),
+        )  # fmt: skip
+        roles = LostRoles(
+            lambda exchange, process, page: self._subscribers.suspect(self._fanout_keys(exchange), process, page),
+            ownership.remove_with,
+        )
+        return LostProcesses(self.commands, self._processes, self.heartbeat, self.leadership, roles, name=self._name)
+
+    @cached_property
+    def lease_heartbeats(self) -> LeaseHeartbeats:
+        """Keeps claims alive."""
+        timeout_s = self._options.visibility_timeout
+        leases = Leases(self.commands, self._keys, self.unacked_messages, visibility_timeout_s=timeout_s)
+        return LeaseHeartbeats(leases, self.unacked_messages, visibility_timeout_s=timeout_s)
+
+    @cached_property
+    def consumer_lists(self) -> ConsumerLists:
+        """Keeps the lists of consumers true."""
+        timeout_s = self._options.consumer_heartbeat_timeout
+        consumers = Consumers(self.commands, self._keys, process=self._name, timeout_s=timeout_s)
+        return ConsumerLists(
+            consumers, self.watched, self.unacked_messages, self._knowledge, self._crowds, timeout_s=timeout_s
+        )  # fmt: skip
+
+    @cached_property
+    def subscriber_heartbeats(self) -> SubscriberHeartbeats:
+        """Reports how far subscribers are."""
+        return SubscriberHeartbeats(self._subscribers, self.positions)
+
+    @cached_property
+    def _dead_subscribers(self) -> DeadSubscribers:
+        return DeadSubscribers(self._subscribers, self._bindings, self._fanout_keys, self.leadership)
+
+    # -- messages ------------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def sweeper(self) -> Sweeper:
+        """Promotes, expires, recovers, and bounds what a queue keeps."""
+        options = self._options
+        limits = SweepLimits(options.visibility_timeout, options.delivery_limit, options.dead_letter_max, options.dead_letter_ttl)
+        redeclared = RedeclaredQueues(
+            self._queues, self._knowledge, self.watched, self.unacked_messages, on_missing=self.topology_recovery.run_soon
+        )
+        return Sweeper(
+            self.commands, self._keys, self._crowds, name=self._name, forward=self._forwarder.add, limits=limits,
+            note_id=redeclared.note_id,
+        )  # fmt: skip
+
+    @cached_property
+    def _forwarder(self) -> DeadLetterForwarder:
+        return DeadLetterForwarder(DeadLetters(self.commands, self._keys), self._queues, self._bindings, self.lanes)
+
+    @cached_property
+    def reconnect_recovery(self) -> ReconnectRecovery:
+        """Settles and gives back what belongs to broken sessions."""
+        return ReconnectRecovery(self.commands, self._keys, self.unacked_messages, self._acknowledger)
+
+    @cached_property
+    def dropped_sessions(self) -> DroppedSessions:
+        """Hears of sessions that were never closed."""
+        return DroppedSessions(
+            self.unacked_messages, self.watched, self.positions, self.consumer_lists, wake=self._wake
+        )  # fmt: skip
+
+    @cached_property
+    def ack_flush(self) -> AckFlush:
+        """Hears of acks that wait for others."""
+        return AckFlush(self._wake)
+
+    # -- queues --------------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def topology_recovery(self) -> TopologyRecovery:
+        """Declares again what a flush or a deletion has taken from consumers."""
+        return TopologyRecovery(
+            self._queues, self._bindings, self.watched, self._knowledge, on_flush=self.heartbeat.run_soon
+        )  # fmt: skip
+
+    @cached_property
+    def transient_queues(self) -> TransientQueues:
+        """Keeps transient queues that are in use."""
+        return TransientQueues(self._queues, self.watched, self._crowds, on_gone=self.topology_recovery.run_soon)
+
+    @cached_property
+    def janitor(self) -> Janitor:
+        """Clears vanished transient queues away."""
+        return Janitor(self._queues, self._bindings, self.watched, on_unbound=self._dead_subscribers.forget)
+
+    @cached_property
+    def unconsumed_queues(self) -> UnconsumedQueues:
+        """Knows the queues to be swept that no process may consume."""
+        return UnconsumedQueues(self._queues, self.leadership)
+
+    def note_flush(self) -> None:
+        """Have what the database lost declared again at once, and consumers that left their lists listed."""
+        self.topology_recovery.run_soon()
+        self.consumer_lists.run_soon()
+        self._wake()
+
+    def run_soon(self) -> None:
+        """Have all run next that may have missed something: the connection was away."""
+        for task in (
+            self.heartbeat, self.lease_heartbeats, self.sweeper, self.consumer_lists, self.transient_queues,
+            self.unconsumed_queues, self.topology_recovery, self.subscriber_heartbeats,
+        ):  # fmt: skip
+            task.run_soon()
+
+    # -- what they share -----------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def lanes(self) -> Lanes | None:
+        """The broker's lanes; None where it has one."""
+        own = Lane(self.commands, self._keys, self._queues, self._bindings)
+        return connect_lanes(own, self._connector, self._lane_prefixes) if self._lane_prefixes else None
+
+    @cached_property
+    def _queues(self) -> Queues:
+        options = self._options
+        return Queues(
+            self.commands, self._keys, transient_ttl_s=options.transient_queue_ttl,
+            owner_timeout_s=options.consumer_heartbeat_timeout, event_log=EventLogSettings.of(options), knowledge=self._knowledge,
+        )  # fmt: skip
+
+    @cached_property
+    def _bindings(self) -> Bindings:
+        return Bindings(self.commands, self._keys, self._knowledge, self._fanout_keys)
+
+    @cached_property
+    def _processes(self) -> Processes:
+        options = self._options
+        return Processes(
+            self.commands, self._keys, delivery_limit=options.delivery_limit, dead_letter_max=options.dead_letter_max
+        )  # fmt: skip
+
+    @cached_property
+    def _acknowledger(self) -> Acknowledger:
+        options = self._options
+        return Acknowledger(
+            self.commands, self._keys, self.unacked_messages,
+            dead_letter_max=options.dead_letter_max, delivery_limit=options.delivery_limit,
+        )  # fmt: skip
+
+    @cached_property
+    def _subscribers(self) -> SubscriberRegistry:
+        options = self._options
+        return SubscriberRegistry(
+            self.commands, timeout_s=options.subscriber_timeout, max_age_s=options.stream_max_age, process=self._name
+        )  # fmt: skip
+
+    def _fanout_keys(self, exchange: str) -> FanoutKeys:
+        return self._keys.fanout(exchange, self._options.stream_prefix(self._connector.address.db))
