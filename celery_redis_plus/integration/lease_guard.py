@@ -16,6 +16,7 @@ from redis.exceptions import RedisError
 
 from celery_redis_plus.integration import worker_compat
 from celery_redis_plus.integration.patching import wrap
+from celery_redis_plus.integration.unhandled_messages import end_unhandled
 from celery_redis_plus.transport.channel import Channel
 from celery_redis_plus.transport.kombu_message import Message
 
@@ -59,7 +60,12 @@ def begin_in_pool(consumer: Any) -> None:
 def _process(process: Callable[[Any], Any], controller: Any, request: Any) -> Any:
     if has_lease(request):
         _begin(request)
-        return process(request)
+        try:
+            return process(request)
+        except Exception as error:
+            # Not in the hands of whoever handles deliveries: it may have waited for a process.
+            if not end_unhandled(request.message, error, controller.consumer):
+                raise
     # Through the loop: the next one in line may be lost as well, and the one after it.
     controller.hub.call_soon(controller.semaphore.release)
     return None

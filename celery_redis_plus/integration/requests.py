@@ -6,6 +6,7 @@ events) stays as it is.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -17,8 +18,11 @@ from celery_redis_plus.integration import worker_compat
 from celery_redis_plus.integration.ack_policies import ACK, POLICIES, REQUEUE, AckPolicies
 from celery_redis_plus.integration.lease_guard import TaskLostError, has_lease
 from celery_redis_plus.integration.patching import wrap
+from celery_redis_plus.integration.unhandled_messages import DATA_ERRORS
 from celery_redis_plus.integration.worker_settlements import children, settled_by_task
 from celery_redis_plus.transport.kombu_message import Message
+
+logger = logging.getLogger(__name__)
 
 #: Ending -> reason of the event `acked`, where the two differ.
 ACK_REASONS = {"success": "", "time_limit": "failure", "worker_lost": "failure", "rejected": "", "requeue": ""}
@@ -68,7 +72,14 @@ class BrokerRequest:
         message = self.message  # type: ignore[attr-defined]
         if isinstance(message, Message):
             message.begin()
-        super().on_accepted(pid, time_accepted)  # type: ignore[misc]
+            message.lane.consumer_session.service.unhandled_in_a_row = 0
+        try:
+            super().on_accepted(pid, time_accepted)  # type: ignore[misc]
+        except DATA_ERRORS as error:
+            # Celery counts it by its name, which is a list. The pool goes on with it.
+            logger.warning("task %r has begun, and Celery cannot note it: %s", self.id, error, extra={"task_id": self.id})  # type: ignore[attr-defined]
+            if not self.task.acks_late and isinstance(message, Message) and not message.acknowledged:  # type: ignore[attr-defined]
+                self.acknowledge()
         if self.crp_policies is not None and self._crp_acks_early():
             self._crp_settle(ACK, early=True)
 

@@ -21,6 +21,7 @@ from celery_redis_plus.integration.lease_guard import begin_in_pool, guard_witho
 from celery_redis_plus.integration.prefork_pool import install_prefork_guard
 from celery_redis_plus.integration.requests import install_immediate_acks, install_request_class
 from celery_redis_plus.integration.scheduled import install_inspect
+from celery_redis_plus.integration.unhandled_messages import contain_unhandled
 from celery_redis_plus.integration.worker_metrics import MetricsServer, serve_metrics
 from celery_redis_plus.integration.worker_settlements import listen_to_children
 from celery_redis_plus.maintenance.process_services import set_keeper
@@ -65,6 +66,7 @@ class BrokerStep(bootsteps.StartStopStep):
         if not (worker_compat.drops_waiting_jobs(parent.pool) or worker_compat.is_solo(parent.pool)):
             note_given(parent)
         guard_without_putlocks(parent)
+        contain_unhandled(parent)
 
     def start(self, parent: Any) -> None:
         """Tell the transport's maintenance tasks what runs here, extend `inspect`, and say which broker this is."""

@@ -110,6 +110,8 @@ class MaintenanceService:
         self.ack_flush, self.dropped = tasks.ack_flush, tasks.dropped_sessions
         #: How often the thread had died, and messages that consumers could not read.
         self.thread_restarts = self.unreadable = 0
+        #: Messages that a Celery worker could not handle since a task began.
+        self.unhandled_in_a_row = 0
         self._heartbeat_delays = HeartbeatDelays(options.visibility_timeout)
         tasks.lease_heartbeats.on_late = self._late
         self._wakeups = TaskWakeups(

@@ -1,0 +1,124 @@
+"""Keeps a worker going beside a message that Celery cannot take in.
+
+Celery's handler of deliveries (`Consumer.create_task_handler`, 5.6 and 5.7) expects three kinds of errors. Any other ends the
+worker: of a body `null`, a `task` that is a list, an `id` that is a number. An unacked message goes back, and ends the next one.
+Here it becomes a dead letter with the error. In threads and greenlets nobody meets the error, and the message would stay unacked.
+Events that `Gossip.on_message` cannot handle come to all workers at once; they are passed over.
+"""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+from billiard.exceptions import SoftTimeLimitExceeded
+from celery.worker.consumer import Gossip
+
+from celery_redis_plus.broker.consumers.last_error import failure_by, text_of
+from celery_redis_plus.integration import worker_compat
+from celery_redis_plus.integration.patching import wrap
+from celery_redis_plus.transport.kombu_message import Message
+
+logger = logging.getLogger(__name__)
+
+#: Kinds of events that are logged, once each, and characters of a kind.
+MOST_KINDS, LONGEST_KIND = 20, 200
+
+#: So many messages end, and no task begins between them: then something is wrong with the worker, and it ends.
+MOST_IN_A_ROW = 50
+#: What is wrong with the process, and not with a message: all messages would end so.
+PROCESS_ERRORS = (MemoryError, OSError, SoftTimeLimitExceeded)
+#: Where these raise, the pool has the task. Errors there may be the pool's, or its result backend's, which is away.
+POOLS = ("celery.concurrency", "billiard")
+#: What a message leads to there: an id that the result backend cannot use, a `chain` that is a number.
+DATA_ERRORS = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError)
+
+
+def contain_unhandled(consumer: Any) -> None:
+    """Let an error in Celery's handlers end only the message that it is about; idempotent.
+
+    Has to be called before the consumer starts, which hands out its handlers.
+    """
+    wrap(consumer, "create_task_handler", _contained, consumer)
+    if worker_compat.has_threads(consumer.pool) or consumer.pool.is_green:
+        wrap(consumer.pool, "apply_async", _apply_guarded, consumer)
+    told: set[str] = set()
+    # Of the class: gossip begins to listen before our step begins.
+    wrap(Gossip, "on_message", _heard, told)
+
+
+def _contained(create: Callable[..., Any], consumer: Any, *args: Any, **named: Any) -> Callable[[Any], Any]:
+    handle = create(*args, **named)
+
+    def on_task_received(message: Any) -> Any:
+        try:
+            return handle(message)
+        except Exception as error:
+            if not end_unhandled(message, error, consumer):
+                raise
+
+    return on_task_received
+
+
+def _apply_guarded(apply: Callable[..., Any], consumer: Any, target: Callable[..., Any], *args: Any, **named: Any) -> Any:
+    """Have a thread or greenlet that ends with an error of a message's end the message, too."""
+    request = getattr(named.get("accept_callback"), "__self__", None)
+
+    def guarded(*given: Any, **given_named: Any) -> Any:
+        try:
+            return target(*given, **given_named)
+        except Exception as error:
+            end_unhandled(getattr(request, "message", None), error, consumer)
+            raise
+
+    return apply(guarded, *args, **named)
+
+
+def end_unhandled(message: Any, error: Exception, consumer: Any) -> bool:
+    """End a message at which `error` was raised; return False where that is not the message's fault, and was left alone."""
+    if not _is_of_message(error, message, consumer):
+        return False
+    _end(message, error, consumer)
+    return True
+
+
+def _heard(on_message: Callable[..., Any], told: set[str], gossip: Any, prepare: Any, message: Any) -> Any:
+    try:
+        return on_message(gossip, prepare, message)
+    except DATA_ERRORS as error:
+        if not isinstance(message, Message):
+            raise
+        message.lane.consumer_session.service.unreadable += 1
+        # One line for each kind: somebody who sends such events sends many.
+        kind = f"{type(error).__name__}: {text_of(error)}"[:LONGEST_KIND]
+        if kind not in told and len(told) < MOST_KINDS:
+            told.add(kind)
+            logger.exception("an event of another worker cannot be handled, and is passed over: %s", kind)
+        return None
+
+
+def _is_of_message(error: Exception, message: Any, consumer: Any) -> bool:
+    if not isinstance(message, Message) or message.lane.consumer_session.service.unhandled_in_a_row >= MOST_IN_A_ROW:
+        return False
+    if isinstance(error, (*PROCESS_ERRORS, *consumer.connection_errors, *consumer.channel_errors)):
+        return False
+    frames = (frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__))
+    return isinstance(error, DATA_ERRORS) or not any(name.startswith(POOLS) for name in frames)
+
+
+def _end(message: Message, error: Exception, consumer: Any) -> None:
+    """Reject `message`, unless it is settled: acked early, or rejected by Celery, which then met another error."""
+    where = {"tag": message.delivery_tag, "queue": message.queue}
+    line = "message %s of queue %r cannot be handled" + ("" if message.acknowledged else ": to the dead letters")
+    logger.error(line, message.delivery_tag, message.queue, exc_info=error, extra=where)
+    service = message.lane.consumer_session.service
+    service.unreadable += 1
+    service.unhandled_in_a_row += 1
+    for request in list(worker_compat.requests().values()):
+        if request.message is message:
+            worker_compat.forget(request)
+    if not message.acknowledged:
+        message.note_outcome("", failure_by(error))
+        message.reject_log_error(logger, consumer.connection_errors)

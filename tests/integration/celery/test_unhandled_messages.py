@@ -1,0 +1,120 @@
+"""Whatever a task's message or a worker's event holds, the worker that meets it goes on with the next one."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from uuid import uuid4
+
+import kombu
+import pytest
+
+from celery_redis_plus.broker.dead_letters.store import DeadLetters
+from celery_redis_plus.errors import CeleryRedisPlusError
+from celery_redis_plus.integration.unhandled_messages import MOST_IN_A_ROW
+from tests.support.waiting import wait_until
+
+#: Values of a header `id`, `task` and so on, and of the parts of a body.
+VALUES = [None, 5, -1, True, "", "x", "\udcff", 1e308, 10**30, [], [1], [None, "a", {}], {}, {"a": 1}, {"a": {"b": [None]}}]
+HEADERS = (
+    "id", "task", "root_id", "parent_id", "group", "eta", "expires", "retries", "timelimit", "argsrepr", "origin", "lang",
+    "shadow", "ignore_result", "replaced_task_nesting", "stamped_headers", "stamps",
+)  # fmt: skip
+EMBEDDED = ("callbacks", "errbacks", "chain", "chord")
+EVENT = {"type": "worker-heartbeat", "hostname": "other@h", "clock": 1, "timestamp": 1.0, "utcoffset": 0, "freq": 2.0, "pid": 1}
+
+
+def headers_of(**changed):
+    task_id = str(uuid4())
+    return {"lang": "py", "task": "c.note", "id": task_id, "root_id": task_id, "retries": 0, **changed}
+
+
+def odd_tasks():
+    """Yield headers and a body of each."""
+    for value in VALUES:
+        for name in HEADERS:
+            yield headers_of(**{name: value}), [["odd", "x"], {}, {}]
+        yield headers_of(), value
+        yield {}, value
+        yield headers_of(), [value, {}, {}]
+        yield headers_of(), [["odd", "x"], value, {}]
+        yield headers_of(), [["odd", "x"], {}, value]
+        for name in EMBEDDED:
+            yield headers_of(), [["odd", "x"], {}, {name: value}]
+        for name in ("task", "id", "args", "kwargs", "eta", "expires", "retries", "chord"):
+            yield {}, {"task": "c.note", "id": str(uuid4()), "args": ["odd", "x"], "kwargs": {}, "retries": 0, name: value}
+
+
+@pytest.fixture
+def producer(broker_url):
+    with kombu.Connection(broker_url) as connection:
+        kombu.Queue("celery", kombu.Exchange("celery"), routing_key="celery")(connection.default_channel).declare()
+        yield kombu.Producer(connection)
+
+
+def send(producer, exchange, routing_key, headers, body):
+    """Send what Celery would refuse to send, unless it is refused here as well."""
+    with suppress(CeleryRedisPlusError):
+        producer.publish(
+            json.dumps(body), exchange=exchange, routing_key=routing_key, headers=headers, content_type="application/json",
+            content_encoding="utf-8",
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("pool", "acks_late"),
+    [
+        ("solo", True),
+        ("prefork", True),
+        pytest.param("solo", False, marks=pytest.mark.weekly),
+        pytest.param("threads", True, marks=pytest.mark.weekly),
+        pytest.param("prefork", False, marks=pytest.mark.weekly),
+    ],
+)
+def test_a_worker_goes_on_beside_every_odd_task(pool, acks_late, producer, celery_app, celery_worker, notes):
+    backend = producer.connection.as_uri(include_password=True).replace("redisplus", "redis")
+    config = {"task_acks_late": acks_late, "result_backend": backend, "worker_prefetch_multiplier": 8}
+    app = celery_app(**config)
+    app.send_task("c.note", ["good", "first"])
+    for headers, body in odd_tasks():
+        send(producer, "celery", "celery", headers, body)
+    app.send_task("c.note", ["good", "last"])
+    worker = celery_worker(pool=pool, concurrency=1, config=config)
+    assert notes.wait_for("good", 2, 100, worker.tail) == {"first": 1, "last": 1}
+    assert worker.running
+    channel = producer.channel
+    sizes = channel.queue_sizes("celery")
+    wait_until(lambda: channel.queue_sizes("celery").unacked == 0, 30, lambda: f"{sizes}\n{worker.tail()}")
+    letters = DeadLetters(channel.session.commands, channel.session.keys)
+    errors = {(letter.failure.text if letter.failure else "").partition(":")[0] for letter in letters.all("celery")}
+    assert "TypeError" in errors
+
+
+def test_a_worker_ends_where_nothing_can_be_handled(producer, celery_app, celery_worker, notes):
+    """What is wrong is not the messages then, and they must not all become dead letters."""
+    app = celery_app()
+    for _ in range(MOST_IN_A_ROW + 5):
+        send(producer, "celery", "celery", headers_of(), None)
+    app.send_task("c.note", ["good", "last"])
+    celery_worker().wait(60)
+    letters = DeadLetters(producer.channel.session.commands, producer.channel.session.keys)
+    assert len(list(letters.all("celery"))) == MOST_IN_A_ROW
+    worker = celery_worker()
+    assert notes.wait_for("good", 1, 60, worker.tail) == {"last": 1}
+
+
+def test_workers_that_listen_to_each_other_pass_over_odd_events(producer, celery_app, celery_worker, notes):
+    app = celery_app()
+    worker = celery_worker(quiet=False)
+    app.send_task("c.note", ["good", "first"])
+    notes.wait_for("good", 1, 30, worker.tail)
+    for value in VALUES:
+        for routing_key in ("worker.heartbeat", "worker.online", "x"):
+            send(producer, "celeryev", routing_key, {"hostname": "other@h"}, value)
+        for name in EVENT:
+            send(producer, "celeryev", "worker.heartbeat", {"hostname": "other@h"}, {**EVENT, name: value})
+        send(producer, "celeryev", "worker.heartbeat", {"hostname": value}, EVENT)
+    wait_until(lambda: "an event of another worker cannot be handled" in worker.log(), 30, worker.tail)
+    app.send_task("c.note", ["good", "last"])
+    assert notes.wait_for("good", 2, 60, worker.tail) == {"first": 1, "last": 1}
+    assert worker.running
