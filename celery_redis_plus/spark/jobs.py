@@ -1,4 +1,4 @@
-"""The jobs `ingest`, `aggregate`, `run`, `report`, `compact`, `expire`, `check`, `replay`, and what they print."""
+"""The jobs of the pipeline, and what they print."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from celery_redis_plus.errors import CeleryRedisPlusError, InvalidArgument, SparkJobFailed, TablesUnusable
+from celery_redis_plus.errors import CeleryRedisPlusError, InvalidArgument, SparkJobFailed
 from celery_redis_plus.spark.job_arguments import DEFAULT_READER, EXPIRING, SMALL, add_arguments
-from celery_redis_plus.spark.manifest import INGEST_LOCK, RUN_LOCK, folder, folder_id, locked
+from celery_redis_plus.spark.manifest import INGEST_LOCK, RUN_LOCK, folder, folder_id, is_url, locked
 from celery_redis_plus.spark.option_parsing import resolve_url
 from celery_redis_plus.spark.query_runner import one_line, run_query, stopped_by_signals
 from celery_redis_plus.spark.session import check_installed, check_packages, is_installed
@@ -49,6 +49,7 @@ def run(arguments: argparse.Namespace, say: Say = print) -> int:
         "report": _report,
         "compact": _compact,
         "expire": _expire,
+        "publish": _publish,
         "check": _check_tables,
         "replay": _replay,
     }[arguments.job]
@@ -94,7 +95,8 @@ class _Spark:
 
 
 def _check(arguments: argparse.Namespace) -> None:
-    arguments.root = folder(arguments.root)
+    if arguments.job != "report" or not is_url(arguments.root):
+        arguments.root = folder(arguments.root)
     if arguments.job not in {"ingest", "run", "replay"}:
         return
     if arguments.url and urlsplit(arguments.url).password and not arguments.master.startswith("local"):
@@ -253,20 +255,18 @@ def _engine(arguments: argparse.Namespace, events: Callable[[], int]) -> str:
 
 
 def _report(_spark: _Spark, arguments: argparse.Namespace, say: Say) -> int:
-    import pandas as pd
-
     from celery_redis_plus.spark import report
     from celery_redis_plus.spark.anomalies import Thresholds
-    from celery_redis_plus.spark.manifest import files
-    from celery_redis_plus.spark.snapshot import Snapshot
+    from celery_redis_plus.spark.snapshot import Snapshot, frame
     from celery_redis_plus.spark.summaries import Period, summaries
 
     period = Period.parse(arguments.period)
     against = Period.parse(arguments.against) if arguments.against else None
     thresholds = Thresholds.parse(dict(_setting(text, "--threshold") for text in arguments.threshold))
-    figures = summaries(Snapshot(arguments.root), period=period, against=against, thresholds=thresholds)
-    with suppress(TablesUnusable):
-        figures["checks"] = pd.read_parquet(files(arguments.root, "checks"))
+    snapshot = Snapshot(arguments.root)
+    figures = summaries(snapshot, period=period, against=against, thresholds=thresholds)
+    if (checks := snapshot.checks()) is not None:
+        figures["checks"] = frame(checks)
     note = f"Period {arguments.period}." if arguments.period != ".." else "Everything in the tables."
     arguments.output.write_text(report.render(figures, note=note), encoding="utf-8")
     states = ", ".join(
@@ -299,6 +299,15 @@ def _expire(_spark: _Spark, arguments: argparse.Namespace, say: Say) -> int:
     before = arguments.before or first_kept(arguments.keep_days)
     done = expire(arguments.root, before, kinds=arguments.only or EXPIRING)
     say(f"before {before}: {done.days:,} days of tables and {done.events:,} events removed" if done.days else "nothing to expire")
+    return 0
+
+
+def _publish(_spark: _Spark, arguments: argparse.Namespace, say: Say) -> int:
+    from celery_redis_plus.spark.publication import publish
+
+    done = publish(arguments.root, arguments.to)
+    removed = f", {done.removed:,} removed" if done.removed else ""
+    say(f"version {done.version} at {arguments.to}: {done.copied:,} files copied ({done.bytes:,} bytes){removed}")
     return 0
 
 
