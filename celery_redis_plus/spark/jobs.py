@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from celery_redis_plus.errors import CeleryRedisPlusError, InvalidArgument, SparkJobFailed
+from celery_redis_plus.errors import CeleryRedisPlusError, InvalidArgument, SparkJobFailed, TablesUnusable
 from celery_redis_plus.spark.job_arguments import DEFAULT_READER, EXPIRING, SMALL, add_arguments
 from celery_redis_plus.spark.manifest import INGEST_LOCK, RUN_LOCK, folder, folder_id, is_url, locked
 from celery_redis_plus.spark.option_parsing import resolve_url
@@ -65,8 +65,11 @@ def run(arguments: argparse.Namespace, say: Say = print) -> int:
     except CeleryRedisPlusError:
         raise
     except Exception as error:
-        if isinstance(error, ConnectionError) or type(error).__name__ == "Py4JNetworkError":
+        if spark.begun and (isinstance(error, ConnectionError) or type(error).__name__ == "Py4JNetworkError"):
             raise SparkJobFailed(_JVM_GONE) from error
+        if isinstance(error, OSError):
+            # A full disk, or rights that are missing.
+            raise TablesUnusable(f"{arguments.root}: {error}") from error
         if not type(error).__module__.startswith(("pyspark", "py4j")):
             raise
         raise SparkJobFailed(one_line(str(error))) from error
@@ -81,9 +84,12 @@ class _Spark:
         self._arguments = arguments
         self._settings = settings
         self._started: SparkSession | None = None
+        #: Whether it has begun to start.
+        self.begun = False
 
     def __call__(self) -> SparkSession:
         if self._started is None:
+            self.begun = True
             self._started = _session(self._arguments, self._settings)
         return self._started
 
