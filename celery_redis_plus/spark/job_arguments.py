@@ -12,6 +12,8 @@ DEFAULT_READER = "spark-ingest"
 SMALL = 200_000
 #: Events that are stored and not in the tables yet, and their bytes, at which `run` reads no more.
 MOST_WAITING_EVENTS, MOST_WAITING_BYTES = 5_000_000, 4 * 1024**3
+#: `leftovers.KEPT_S`, without an import of Arrow.
+KEPT_VERSIONS_S = 900.0
 #: Those of `expiry.EXPIRING`, without an import of Arrow.
 EXPIRING = ("events", "messages", "minutes")
 #: Those of `checks.CHECKS`, without an import of Spark.
@@ -65,6 +67,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     replay.add_argument("--to", default="", metavar="QUEUE", help="send them there instead of to their own queues")
     replay.add_argument("--name", default="replay", help="a message is sent once under each name (default: %(default)s)")
     replay.add_argument("--dry-run", action="store_true", help="count only")
+    for job in (aggregate, service, compact):
+        told = f"seconds for which replaced files stay for their readers (default: {KEPT_VERSIONS_S:,})"
+        job.add_argument("--keep-versions", type=float, default=KEPT_VERSIONS_S, metavar="SECONDS", help=told)
     for job in (ingest, service, replay):
         source = job.add_mutually_exclusive_group(required=True)
         source.add_argument("--url", help="the broker's URL")

@@ -213,7 +213,14 @@ def _run(_spark: _Spark, arguments: argparse.Namespace, say: Say) -> int:
     words += [word for setting in arguments.conf for word in ("--conf", setting)]
     command = (sys.executable, "-P", "-m", "celery_redis_plus", "spark", "ingest", *words)
     source = Source(resolve_url(url, url_env), arguments.prefix, arguments.queues, reader)
-    service = Service(arguments.root, source, IngestProcess(command, os.environ), fresh_s=arguments.fresh, say=say)
+    service = Service(
+        arguments.root,
+        source,
+        IngestProcess(command, os.environ),
+        fresh_s=arguments.fresh,
+        say=say,
+        kept_s=arguments.keep_versions,
+    )
     with (
         locked(arguments.root, RUN_LOCK),
         stopped_by_signals() as stop,
@@ -239,11 +246,12 @@ def _aggregate(spark: _Spark, arguments: argparse.Namespace, say: Say) -> int:
     if _engine(arguments, lambda: SMALL if arguments.rebuild else new_event_count(arguments.root)) == "spark":
         from celery_redis_plus.spark import tables
 
-        parts = [tables.aggregate(spark(), arguments.root, rebuild=arguments.rebuild)]
+        parts = [tables.aggregate(spark(), arguments.root, rebuild=arguments.rebuild, kept_s=arguments.keep_versions)]
     else:
-        parts = [fold(arguments.root, rebuild=arguments.rebuild, most=EVENTS_IN_MEMORY)]
+        kept_s = arguments.keep_versions
+        parts = [fold(arguments.root, rebuild=arguments.rebuild, most=EVENTS_IN_MEMORY, kept_s=kept_s)]
         while parts[-1].events:
-            parts.append(fold(arguments.root, most=EVENTS_IN_MEMORY))
+            parts.append(fold(arguments.root, most=EVENTS_IN_MEMORY, kept_s=kept_s))
     dates = sorted({date for part in parts for date in part.dates})
     if not dates:
         say("nothing new")
@@ -294,7 +302,7 @@ def _report(_spark: _Spark, arguments: argparse.Namespace, say: Say) -> int:
 def _compact(_spark: _Spark, arguments: argparse.Namespace, say: Say) -> int:
     from celery_redis_plus.spark.compaction import compact
 
-    before, after = compact(arguments.root)
+    before, after = compact(arguments.root, kept_s=arguments.keep_versions)
     say(f"{before:,} files are {after:,} now" if before else "nothing to compact")
     return 0
 
