@@ -18,7 +18,18 @@ from celery_redis_plus.errors import InvalidArgument, TablesUnusable
 from celery_redis_plus.spark.arrow_columns import ints
 from celery_redis_plus.spark.layers import row_count
 from celery_redis_plus.spark.losses import MEMORY_FULL, RANGES, TRIMMED, noted
-from celery_redis_plus.spark.manifest import UNFINISHED, Manifest, batches, event_files, folder, locked, new_batches
+from celery_redis_plus.spark.manifest import (
+    CHECKS as CHECKS_FILE,
+)
+from celery_redis_plus.spark.manifest import (
+    UNFINISHED,
+    Manifest,
+    batches,
+    event_files,
+    folder,
+    locked,
+    new_batches,
+)
 from celery_redis_plus.spark.message_timelines import MessageTimelines
 from celery_redis_plus.spark.repartition import in_portions
 from celery_redis_plus.spark.schema import arrow
@@ -107,7 +118,7 @@ def save(root: Path, findings: list[Finding]) -> None:
     rows = [asdict(finding) | {"checked_at": now} for finding in findings]
     temporary = root / ".checks.parquet"
     parquet.write_table(pa.Table.from_pylist(rows, schema=schema), temporary)
-    temporary.replace(root / "checks.parquet")
+    temporary.replace(root / CHECKS_FILE)
 
 
 class _Checker:

@@ -9,11 +9,15 @@ from celery_redis_plus.spark.leftovers import remove_leftovers
 from celery_redis_plus.spark.manifest import Manifest, folder, locked
 
 
-def compact(root: str | Path) -> tuple[int, int]:
+def compact(root: str | Path, *, kept_s: float | None = None) -> tuple[int, int]:
     """Compact the days that have several small files; return how many files there were, and are, of all tables.
 
     Killed at any moment, the tables are as they were before or as they are after. Files that are full are not rewritten. Incoming
     events that no aggregation has taken yet are left.
+
+    Args:
+        root: the folder of tables.
+        kept_s: as of `fold.fold`.
 
     Raises:
         TablesUnusable: another aggregation or compaction runs there.
@@ -21,7 +25,7 @@ def compact(root: str | Path) -> tuple[int, int]:
     root = folder(root)
     with locked(root):
         old = Manifest.read(root)
-        remove_leftovers(root, old)
+        remove_leftovers(root, old, kept_s)
         new = old.following()
         layers = Layers(root, new)
         for table in LAYOUTS:

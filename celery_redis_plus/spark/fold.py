@@ -91,8 +91,13 @@ Tracer = Callable[[Mapping[str, Sequence[Path]], Place], Iterable[Written]]
 
 
 def fold(
-    root: str | Path, tracer: Tracer | None = None, *, rebuild: bool = False, most: int | None = None
-) -> Folded:  # fmt: skip
+    root: str | Path,
+    tracer: Tracer | None = None,
+    *,
+    rebuild: bool = False,
+    most: int | None = None,
+    kept_s: float | None = None,
+) -> Folded:
     """Bring `messages`, `queues`, `tasks` and `workers` up to date with `events`; return what was done.
 
     Killed at any moment, the tables are as they were before or as they are after; run it again.
@@ -102,6 +107,7 @@ def fold(
         tracer: traces messages; by default this process does, and has all new events in memory.
         rebuild: make all tables anew.
         most: take about as many new events at most, and leave the rest to the next time.
+        kept_s: seconds for which the files of a superseded version stay; None is `leftovers.KEPT_S`.
 
     Raises:
         TablesUnusable: another aggregation or compaction runs there, or a later release has been.
@@ -109,7 +115,7 @@ def fold(
     root = folder(root)
     with locked(root):
         old = Manifest.read(root)
-        remove_leftovers(root, old)
+        remove_leftovers(root, old, kept_s)
         return _Fold(root, old, tracer or trace_here, rebuild=rebuild or not old.built, most=most).run()
 
 

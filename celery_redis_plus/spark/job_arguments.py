@@ -12,6 +12,8 @@ DEFAULT_READER = "spark-ingest"
 SMALL = 200_000
 #: Events that are stored and not in the tables yet, and their bytes, at which `run` reads no more.
 MOST_WAITING_EVENTS, MOST_WAITING_BYTES = 5_000_000, 4 * 1024**3
+#: `leftovers.KEPT_S`, without an import of Arrow.
+KEPT_VERSIONS_S = 900.0
 #: Those of `expiry.EXPIRING`, without an import of Arrow.
 EXPIRING = ("events", "messages", "minutes")
 #: Those of `checks.CHECKS`, without an import of Spark.
@@ -44,24 +46,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         job.add_argument("--trim", action="store_true", help="remove events once every registered reader has them (trimOnCommit)")
         job.add_argument("--allow-data-loss", action="store_true", help="go on when events were trimmed before they were read")
     report = jobs.add_parser("report", help="write one HTML file about a period")
-    report.add_argument("--output", type=Path, default=Path("report.html"), metavar="FILE")
-    report.add_argument("--period", default="..", metavar="FROM..TO", help="dates or times in UTC (default: everything)")
-    report.add_argument("--against", metavar="FROM..TO", help="another period to compare with")
-    report.add_argument("--data", type=Path, metavar="DIR", help="write the figures there too, as Parquet and CSV")
-    report.add_argument("--picture", type=Path, metavar="FILE", help="draw the charts into one picture too (.svg, .png)")
-    report.add_argument(
-        "--threshold",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="when a figure is an anomaly, such as retry_share=0.5",
-    )
+    _add_report(report)
     compact = jobs.add_parser("compact", help="put the many small files of `events` into few")
     expire = jobs.add_parser("expire", help="remove old days from the tables")
     span = expire.add_mutually_exclusive_group(required=True)
     span.add_argument("--before", type=date.fromisoformat, metavar="DATE", help="the first day that stays, UTC")
     span.add_argument("--keep-days", type=int, metavar="N", help="how many days stay, today included")
     expire.add_argument("--only", action="append", default=[], choices=EXPIRING, help="expire these alone (default: all of them)")
+    publish = jobs.add_parser("publish", help="copy the tables to a URL, for readers elsewhere")
+    publish.add_argument("--to", required=True, metavar="URL", help="such as s3://lake/celery")
     check = jobs.add_parser("check", help="check the tables against themselves; exit status 1 where something is wrong")
     check.add_argument("--skip", action="append", default=[], metavar="CHECK", help=f"leave out: {', '.join(CHECK_NAMES)}")
     check.add_argument("--max-age", type=float, metavar="SECONDS", help="of the newest event (default: not checked)")
@@ -74,13 +67,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     replay.add_argument("--to", default="", metavar="QUEUE", help="send them there instead of to their own queues")
     replay.add_argument("--name", default="replay", help="a message is sent once under each name (default: %(default)s)")
     replay.add_argument("--dry-run", action="store_true", help="count only")
+    for job in (aggregate, service, compact):
+        told = f"seconds for which replaced files stay for their readers (default: {KEPT_VERSIONS_S:,})"
+        job.add_argument("--keep-versions", type=float, default=KEPT_VERSIONS_S, metavar="SECONDS", help=told)
     for job in (ingest, service, replay):
         source = job.add_mutually_exclusive_group(required=True)
         source.add_argument("--url", help="the broker's URL")
         source.add_argument("--url-env", metavar="NAME", help="an environment variable that holds the URL, on every node")
         job.add_argument("--prefix", default="", help="the application's global_keyprefix")
-    for job in (ingest, aggregate, service, report, compact, expire, check, replay):
-        job.add_argument("--root", required=True, metavar="DIR", help="the folder of the tables")
+    for job in (ingest, aggregate, service, report, compact, expire, publish, check, replay):
+        job.add_argument("--root", required=True, metavar="DIR", help="the folder of the tables; of `report` also a URL")
         job.add_argument("--master", default="local[2]", help="where Spark runs (default: %(default)s; '' as spark-submit says)")
         job.add_argument("--conf", action="append", default=[], metavar="NAME=VALUE", help="a Spark setting")
         job.add_argument("--verbose", action="store_true", help="show Spark's own log")
@@ -104,3 +100,19 @@ def _add_bounds(ingest: argparse.ArgumentParser, service: argparse.ArgumentParse
             metavar="N",
             help="bytes of a micro-batch's files, about (default: no bound; not with Spark)",
         )
+
+
+def _add_report(report: argparse.ArgumentParser) -> None:
+    """Add what a report is about, and where it goes."""
+    report.add_argument("--output", type=Path, default=Path("report.html"), metavar="FILE")
+    report.add_argument("--period", default="..", metavar="FROM..TO", help="dates or times in UTC (default: everything)")
+    report.add_argument("--against", metavar="FROM..TO", help="another period to compare with")
+    report.add_argument("--data", type=Path, metavar="DIR", help="write the figures there too, as Parquet and CSV")
+    report.add_argument("--picture", type=Path, metavar="FILE", help="draw the charts into one picture too (.svg, .png)")
+    report.add_argument(
+        "--threshold",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="when a figure is an anomaly, such as retry_share=0.5",
+    )

@@ -1,4 +1,4 @@
-"""The jobs `ingest`, `aggregate`, `run`, `report`, `compact`, `expire`, `check`, `replay`, and what they print."""
+"""The jobs of the pipeline, and what they print."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from celery_redis_plus.errors import CeleryRedisPlusError, InvalidArgument, SparkJobFailed, TablesUnusable
 from celery_redis_plus.spark.job_arguments import DEFAULT_READER, EXPIRING, SMALL, add_arguments
-from celery_redis_plus.spark.manifest import INGEST_LOCK, RUN_LOCK, folder, folder_id, locked
+from celery_redis_plus.spark.manifest import INGEST_LOCK, RUN_LOCK, folder, folder_id, is_url, locked
 from celery_redis_plus.spark.option_parsing import resolve_url
 from celery_redis_plus.spark.query_runner import one_line, run_query, stopped_by_signals
 from celery_redis_plus.spark.session import check_installed, check_packages, is_installed
@@ -49,6 +49,7 @@ def run(arguments: argparse.Namespace, say: Say = print) -> int:
         "report": _report,
         "compact": _compact,
         "expire": _expire,
+        "publish": _publish,
         "check": _check_tables,
         "replay": _replay,
     }[arguments.job]
@@ -64,8 +65,11 @@ def run(arguments: argparse.Namespace, say: Say = print) -> int:
     except CeleryRedisPlusError:
         raise
     except Exception as error:
-        if isinstance(error, ConnectionError) or type(error).__name__ == "Py4JNetworkError":
+        if spark.begun and (isinstance(error, ConnectionError) or type(error).__name__ == "Py4JNetworkError"):
             raise SparkJobFailed(_JVM_GONE) from error
+        if isinstance(error, OSError):
+            # A full disk, or rights that are missing.
+            raise TablesUnusable(f"{arguments.root}: {error}") from error
         if not type(error).__module__.startswith(("pyspark", "py4j")):
             raise
         raise SparkJobFailed(one_line(str(error))) from error
@@ -80,9 +84,12 @@ class _Spark:
         self._arguments = arguments
         self._settings = settings
         self._started: SparkSession | None = None
+        #: Whether it has begun to start.
+        self.begun = False
 
     def __call__(self) -> SparkSession:
         if self._started is None:
+            self.begun = True
             self._started = _session(self._arguments, self._settings)
         return self._started
 
@@ -94,7 +101,8 @@ class _Spark:
 
 
 def _check(arguments: argparse.Namespace) -> None:
-    arguments.root = folder(arguments.root)
+    if arguments.job != "report" or not is_url(arguments.root):
+        arguments.root = folder(arguments.root)
     if arguments.job not in {"ingest", "run", "replay"}:
         return
     if arguments.url and urlsplit(arguments.url).password and not arguments.master.startswith("local"):
@@ -207,7 +215,14 @@ def _run(_spark: _Spark, arguments: argparse.Namespace, say: Say) -> int:
     words += [word for setting in arguments.conf for word in ("--conf", setting)]
     command = (sys.executable, "-P", "-m", "celery_redis_plus", "spark", "ingest", *words)
     source = Source(resolve_url(url, url_env), arguments.prefix, arguments.queues, reader)
-    service = Service(arguments.root, source, IngestProcess(command, os.environ), fresh_s=arguments.fresh, say=say)
+    service = Service(
+        arguments.root,
+        source,
+        IngestProcess(command, os.environ),
+        fresh_s=arguments.fresh,
+        say=say,
+        kept_s=arguments.keep_versions,
+    )
     with (
         locked(arguments.root, RUN_LOCK),
         stopped_by_signals() as stop,
@@ -233,11 +248,12 @@ def _aggregate(spark: _Spark, arguments: argparse.Namespace, say: Say) -> int:
     if _engine(arguments, lambda: SMALL if arguments.rebuild else new_event_count(arguments.root)) == "spark":
         from celery_redis_plus.spark import tables
 
-        parts = [tables.aggregate(spark(), arguments.root, rebuild=arguments.rebuild)]
+        parts = [tables.aggregate(spark(), arguments.root, rebuild=arguments.rebuild, kept_s=arguments.keep_versions)]
     else:
-        parts = [fold(arguments.root, rebuild=arguments.rebuild, most=EVENTS_IN_MEMORY)]
+        kept_s = arguments.keep_versions
+        parts = [fold(arguments.root, rebuild=arguments.rebuild, most=EVENTS_IN_MEMORY, kept_s=kept_s)]
         while parts[-1].events:
-            parts.append(fold(arguments.root, most=EVENTS_IN_MEMORY))
+            parts.append(fold(arguments.root, most=EVENTS_IN_MEMORY, kept_s=kept_s))
     dates = sorted({date for part in parts for date in part.dates})
     if not dates:
         say("nothing new")
@@ -255,20 +271,18 @@ def _engine(arguments: argparse.Namespace, events: Callable[[], int]) -> str:
 
 
 def _report(_spark: _Spark, arguments: argparse.Namespace, say: Say) -> int:
-    import pandas as pd
-
     from celery_redis_plus.spark import report
     from celery_redis_plus.spark.anomalies import Thresholds
-    from celery_redis_plus.spark.manifest import files
-    from celery_redis_plus.spark.snapshot import Snapshot
+    from celery_redis_plus.spark.snapshot import Snapshot, frame
     from celery_redis_plus.spark.summaries import Period, summaries
 
     period = Period.parse(arguments.period)
     against = Period.parse(arguments.against) if arguments.against else None
     thresholds = Thresholds.parse(dict(_setting(text, "--threshold") for text in arguments.threshold))
-    figures = summaries(Snapshot(arguments.root), period=period, against=against, thresholds=thresholds)
-    with suppress(TablesUnusable):
-        figures["checks"] = pd.read_parquet(files(arguments.root, "checks"))
+    snapshot = Snapshot(arguments.root)
+    figures = summaries(snapshot, period=period, against=against, thresholds=thresholds)
+    if (checks := snapshot.checks()) is not None:
+        figures["checks"] = frame(checks)
     note = f"Period {arguments.period}." if arguments.period != ".." else "Everything in the tables."
     arguments.output.write_text(report.render(figures, note=note), encoding="utf-8")
     states = ", ".join(
@@ -290,7 +304,7 @@ def _report(_spark: _Spark, arguments: argparse.Namespace, say: Say) -> int:
 def _compact(_spark: _Spark, arguments: argparse.Namespace, say: Say) -> int:
     from celery_redis_plus.spark.compaction import compact
 
-    before, after = compact(arguments.root)
+    before, after = compact(arguments.root, kept_s=arguments.keep_versions)
     say(f"{before:,} files are {after:,} now" if before else "nothing to compact")
     return 0
 
@@ -301,6 +315,15 @@ def _expire(_spark: _Spark, arguments: argparse.Namespace, say: Say) -> int:
     before = arguments.before or first_kept(arguments.keep_days)
     done = expire(arguments.root, before, kinds=arguments.only or EXPIRING)
     say(f"before {before}: {done.days:,} days of tables and {done.events:,} events removed" if done.days else "nothing to expire")
+    return 0
+
+
+def _publish(_spark: _Spark, arguments: argparse.Namespace, say: Say) -> int:
+    from celery_redis_plus.spark.publication import publish
+
+    done = publish(arguments.root, arguments.to)
+    removed = f", {done.removed:,} removed" if done.removed else ""
+    say(f"version {done.version} at {arguments.to}: {done.copied:,} files copied ({done.bytes:,} bytes){removed}")
     return 0
 
 

@@ -10,13 +10,20 @@ from pathlib import Path
 
 from celery_redis_plus.spark.manifest import COMMITTED, TABLES_VERSION, Manifest
 
-#: Seconds for which the files of a superseded version are kept for those who read them.
+#: Seconds for which the files of a superseded version are kept for those who read them, unless a job is told otherwise.
 KEPT_S = 900.0
 
 
-def remove_leftovers(root: Path, current: Manifest) -> None:
-    """Remove what neither `current` nor the manifests of the last quarter of an hour name. The caller holds the tables' lock."""
-    kept = current.referenced().union(*(version.referenced() for version in _kept_versions(root)))
+def remove_leftovers(root: Path, current: Manifest, kept_s: float | None = None) -> None:
+    """Remove what neither `current` nor the manifests of the last time name. The caller holds the tables' lock.
+
+    Args:
+        root: the folder of tables.
+        current: its manifest.
+        kept_s: seconds for which files of a superseded version stay; None is `KEPT_S`.
+    """
+    since = time.time() - (KEPT_S if kept_s is None else kept_s)
+    kept = current.referenced().union(*(version.referenced() for version in _kept_versions(root, since)))
     for table in ("events", "losses", "backlogs", *current.tables):
         for version in (root / table).glob("v*"):
             _remove_files(root, version, kept)
@@ -27,12 +34,12 @@ def remove_leftovers(root: Path, current: Manifest) -> None:
                 _remove_files(root, batch, kept)
 
 
-def _kept_versions(root: Path) -> Iterator[Manifest]:
-    """Yield the manifests of the last quarter of an hour, and remove older ones."""
+def _kept_versions(root: Path, since: float) -> Iterator[Manifest]:
+    """Yield the manifests that were current after a time, and remove older ones."""
     versions = sorted((root / "versions").glob("*.json"))
     for place, version in enumerate(versions):
         # It is over when the next one begins.
-        if place + 1 < len(versions) and versions[place + 1].stat().st_mtime < time.time() - KEPT_S:
+        if place + 1 < len(versions) and versions[place + 1].stat().st_mtime < since:
             version.unlink()
             continue
         named = json.loads(version.read_text(encoding="utf-8"))

@@ -21,7 +21,7 @@ import json
 import os
 import re
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -37,8 +37,11 @@ TABLES = ("messages", "queues", "tasks", "workers")
 #: `messages`; the counts and durations of which rows of minutes are made.
 OPEN, UNFINISHED, PARTIALS = "open", "unfinished", "partials"
 COMMITTED = "_committed.json"
+#: The file with what the last check has found.
+CHECKS = "checks.parquet"
 #: The file by which one process at a time does a kind of work in the folder, and what that is.
 TABLES_LOCK, INGEST_LOCK, RUN_LOCK = (".lock", "aggregation or compaction"), (".ingest.lock", "ingest"), (".run.lock", "service")
+PUBLICATION_LOCK = (".publication.lock", "publication")
 #: How a URL begins; `Path` makes one slash of two.
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
@@ -81,26 +84,42 @@ class Manifest:
         """
         path = root / "manifest.json"
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))
-            tables_version = found.pop("tables_version")
+            text = path.read_text(encoding="utf-8")
         except FileNotFoundError:
             if any((root / "events").glob("v*/day=*")):
                 raise TablesUnusable(
                     f"{path} is missing; restore it: it names the stored events, which no other file does"
                 ) from None
             return cls()
+        return cls.parse(text, str(path), lambda found: _of_older_release(root, found))
+
+    @classmethod
+    def parse(cls, text: str, where: str, older: Callable[[dict[str, Any]], Manifest]) -> Manifest:
+        """Return the manifest that a text has.
+
+        Args:
+            text: JSON.
+            where: the text is from, for errors.
+            older: returns that of an older release.
+
+        Raises:
+            TablesUnusable: as `read`.
+        """
+        try:
+            found = json.loads(text)
+            tables_version = found.pop("tables_version")
         except (ValueError, KeyError, AttributeError) as error:
-            raise TablesUnusable(f"{path} is no manifest ({error}); restore it: it names the stored events") from None
+            raise TablesUnusable(f"{where} is no manifest ({error}); restore it: it names the stored events") from None
         if tables_version > TABLES_VERSION:
             raise TablesUnusable(
-                f"{path}: tables of version {tables_version}; this release has {TABLES_VERSION}. Upgrade celery-redis-plus"
+                f"{where}: tables of version {tables_version}; this release has {TABLES_VERSION}. Upgrade celery-redis-plus"
             )
         if tables_version < TABLES_VERSION:
-            return _of_older_release(root, found)
+            return older(found)
         try:
             return cls(**found)
         except TypeError as error:
-            raise TablesUnusable(f"{path} has other fields ({error}); restore it: it names the stored events") from None
+            raise TablesUnusable(f"{where} has other fields ({error}); restore it: it names the stored events") from None
 
     def write(self, root: Path) -> None:
         """Replace the manifest in one step: a reader sees the old state or the new one."""
@@ -203,24 +222,35 @@ def files(root: str | Path, table: str) -> list[str]:
     """
     root = folder(root)
     manifest = Manifest.read(root)
+    has_checks = (root / CHECKS).exists()
+    return [str(root / name) for name in names(manifest, event_files(root, manifest), table, root, has_checks=has_checks)]
+
+
+def names(manifest: Manifest, events: Dated, table: str, where: object, *, has_checks: bool) -> list[str]:
+    """Return the files of a table, relative to the root; arguments and errors as of `files`."""
     if table == "checks":
-        if not (root / "checks.parquet").exists():
-            raise TablesUnusable(f"{root} has no table 'checks' yet: run `celery-redis-plus spark check`")
-        return [str(root / "checks.parquet")]
+        if not has_checks:
+            raise TablesUnusable(f"{where} has no table 'checks' yet: run `celery-redis-plus spark check`")
+        return [CHECKS]
     if table == "losses":
         if not manifest.losses:
-            raise TablesUnusable(f"{root} has no table 'losses': nothing was lost before the last `aggregate`")
-        return [str(root / manifest.losses)]
+            raise TablesUnusable(f"{where} has no table 'losses': nothing was lost before the last `aggregate`")
+        return [manifest.losses]
     if table == "events":
-        dated = [event_files(root, manifest)]
+        dated = [events]
     elif table in TABLES:
         dated = [manifest.tables[table], *([manifest.tables[UNFINISHED]] if table == "messages" else [])]
     else:
         raise TablesUnusable(f"there is no table {table!r}; tables: events, {', '.join(TABLES)}, losses, checks")
-    found = [str(root / file) for dates in dated for names in dates.values() for file in names]
+    found = [file for dates in dated for of_day in dates.values() for file in of_day]
     if not found:
-        raise TablesUnusable(f"{root} has no table {table!r} yet: run `celery-redis-plus spark ingest` and then `aggregate`")
+        raise TablesUnusable(f"{where} has no table {table!r} yet: run `celery-redis-plus spark ingest` and then `aggregate`")
     return sorted(found)
+
+
+def is_url(root: str | Path) -> bool:
+    """Return whether a root is a URL, also one of which a path has left one slash."""
+    return _SCHEME.match(str(root)) is not None
 
 
 def folder(root: str | Path) -> Path:
@@ -229,8 +259,11 @@ def folder(root: str | Path) -> Path:
     Raises:
         InvalidArgument: it is a URL, such as `s3://lake/celery`: a path of that name would be a local folder.
     """
-    if _SCHEME.match(str(root)):
-        raise InvalidArgument(f"root {str(root)!r} is not allowed; allowed: a folder, which all nodes of a cluster see")
+    if is_url(root):
+        raise InvalidArgument(
+            f"root {str(root)!r} is not allowed; allowed: a folder, which all nodes of a cluster see. `spark publish` copies its "
+            "tables to a URL, from which `report --root` reads"
+        )
     return Path(root).absolute()
 
 

@@ -45,14 +45,25 @@ class Service:
         ingest: stores them.
         fresh_s: seconds between two aggregations.
         say: called with a line a minute, and one on each disturbance.
+        kept_s: as of `fold.fold`.
     """
 
-    def __init__(self, root: Path, source: Source, ingest: IngestProcess, *, fresh_s: float, say: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        root: Path,
+        source: Source,
+        ingest: IngestProcess,
+        *,
+        fresh_s: float,
+        say: Callable[[str], None],
+        kept_s: float | None = None,
+    ) -> None:
         self.root = root
         self.health = Health(wanted_s=fresh_s)
         self._source = source
         self._ingest = ingest
         self._fresh_s = fresh_s
+        self._kept_s = kept_s
         self._say = say
         self._complete_at = 0.0
 
@@ -74,7 +85,7 @@ class Service:
                     line_at, told = now + LINE_EVERY_S, self.health.events
                 if now >= compaction_at:
                     with suppress(CeleryRedisPlusError):
-                        compact(self.root)
+                        compact(self.root, kept_s=self._kept_s)
                     compaction_at = now + COMPACT_EVERY_S
                 stop.wait(POLL_S)
         finally:
@@ -85,7 +96,7 @@ class Service:
         """Bring the tables up to date, and look how things are. The folder may be used by somebody else for a while."""
         error, events, began = "", 0, time.monotonic()
         try:
-            while new := fold(self.root, most=EVENTS_IN_MEMORY).events:
+            while new := fold(self.root, most=EVENTS_IN_MEMORY, kept_s=self._kept_s).events:
                 events += new
                 if stop.is_set():
                     break

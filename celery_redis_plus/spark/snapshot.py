@@ -14,7 +14,8 @@ from pyarrow import dataset, parquet
 from celery_redis_plus.errors import TablesUnusable
 from celery_redis_plus.spark.layers import EVENTS, LAYOUTS
 from celery_redis_plus.spark.losses import LOSS_COLUMNS
-from celery_redis_plus.spark.manifest import UNFINISHED, Manifest, event_files, folder
+from celery_redis_plus.spark.manifest import CHECKS, UNFINISHED, Manifest, event_files, folder, is_url, names
+from celery_redis_plus.spark.object_store import ObjectStore
 from celery_redis_plus.spark.schema import arrow
 
 if TYPE_CHECKING:
@@ -30,15 +31,43 @@ class Snapshot:
 
     Their files stay for a quarter of an hour, also where an aggregation replaces them meanwhile.
 
+    Args:
+        root: the folder, or the URL at which it is published.
+
     Raises:
         TablesUnusable: there are none yet.
     """
 
     def __init__(self, root: str | Path) -> None:
-        self.root = folder(root)
-        self.manifest = Manifest.read(self.root)
+        self._store = ObjectStore(str(root)) if is_url(root) else None
+        if self._store is not None:
+            self._where: str | Path = self._store.url
+            self.manifest = self._store.manifest()
+            self._events = self.manifest.events
+            return
+        self._where = path = folder(root)
+        self.manifest = Manifest.read(path)
+        self._events = event_files(path, self.manifest)
         if not self.manifest.folded or not self.manifest.built:
-            raise TablesUnusable(f"{self.root} has no tables yet: run `celery-redis-plus spark ingest` and then `aggregate`")
+            raise TablesUnusable(f"{path} has no tables yet: run `celery-redis-plus spark ingest` and then `aggregate`")
+
+    def files(self, table: str) -> list[str]:
+        """Return the Parquet files of a table, as `manifest.files` does; those at a URL are URLs.
+
+        Raises:
+            TablesUnusable: there is no such table.
+        """
+        has_checks = (Path(self._where) / CHECKS).exists() if self._store is None else CHECKS in self._store.names()
+        found = names(self.manifest, self._events, table, self._where, has_checks=has_checks)
+        return [f"{self._where}/{name}" for name in found]
+
+    def checks(self) -> pa.Table | None:
+        """Return what the last check has found; None where there was none."""
+        try:
+            self.files("checks")
+        except TablesUnusable:
+            return None
+        return self._read(CHECKS)
 
     def read(
         self,
@@ -74,9 +103,10 @@ class Snapshot:
         self, table: str, columns: Sequence[str], wanted: dataset.Expression | None = None, days: tuple[str, str] = EVERY_DAY
     ) -> Iterator[pa.RecordBatch]:
         """Yield the same by portions, as they are in the files."""
-        paths = self._paths(table, days)
-        if paths:
-            source = dataset.dataset([str(path) for path in paths], schema=LAYOUTS[table].schema, format="parquet")
+        places = [self._place(name) for name in self._names(table, days)]
+        if places:
+            filesystem = self._store and self._store.filesystem
+            source = dataset.dataset(places, schema=LAYOUTS[table].schema, format="parquet", filesystem=filesystem)
             for batch in source.to_batches(columns=list(columns), filter=wanted):
                 if batch.num_rows:
                     yield batch
@@ -85,20 +115,20 @@ class Snapshot:
         """Return the table `losses`."""
         if not self.manifest.losses:
             return arrow(LOSS_COLUMNS).empty_table()
-        return parquet.read_table(self.root / self.manifest.losses).cast(arrow(LOSS_COLUMNS))
+        return self._read(self.manifest.losses).cast(arrow(LOSS_COLUMNS))
 
-    def _paths(self, table: str, days: tuple[str, str]) -> list[Path]:
+    def _read(self, name: str) -> pa.Table:
+        return parquet.read_table(self._place(name), filesystem=self._store and self._store.filesystem, partitioning=None)
+
+    def _place(self, name: str) -> str:
+        return f"{self._where}/{name}" if self._store is None else self._store.place(name)
+
+    def _names(self, table: str, days: tuple[str, str]) -> list[str]:
         manifest = self.manifest
-        dated = [event_files(self.root, manifest)] if table == EVENTS else [manifest.tables[table]]
+        dated = [self._events] if table == EVENTS else [manifest.tables[table]]
         if table == "messages":
             dated.append(manifest.tables[UNFINISHED])
-        return [
-            self.root / file
-            for dates in dated
-            for date, files in sorted(dates.items())
-            if days[0] <= date <= days[1]
-            for file in files
-        ]
+        return [file for dates in dated for date, files in sorted(dates.items()) if days[0] <= date <= days[1] for file in files]
 
 
 def frame(table: pa.Table) -> pd.DataFrame:

@@ -47,13 +47,15 @@ def read(spark: SparkSession, root: str | Path, table: str) -> DataFrame:
     return spark.createDataFrame([], schema) if empty else spark.read.schema(schema).parquet(*files(root, table))
 
 
-def aggregate(spark: SparkSession, root: str | Path, *, rebuild: bool = False) -> Folded:
+def aggregate(
+    spark: SparkSession, root: str | Path, *, rebuild: bool = False, kept_s: float | None = None
+) -> Folded:  # fmt: skip
     """Bring the tables up to date with `events`, as `fold` does, with Spark's tasks.
 
     Raises:
         TablesUnusable: as `fold`.
     """
-    return fold(root, partial(_trace, spark), rebuild=rebuild)
+    return fold(root, partial(_trace, spark), rebuild=rebuild, kept_s=kept_s)
 
 
 def _trace(spark: SparkSession, files: Mapping[str, Sequence[Path]], place: Place) -> Iterable[Written]:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
 import signal
 import sys
 import threading
+import time
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
@@ -14,7 +19,7 @@ pytest.importorskip("pyarrow", reason="needs the extra `spark`")
 import pyarrow.compute as pc
 from pyarrow import dataset, parquet
 
-from celery_redis_plus.errors import EventsLost
+from celery_redis_plus.errors import EventsLost, TablesUnusable
 from celery_redis_plus.event_log import readers
 from celery_redis_plus.event_log.stream import EventLog
 from celery_redis_plus.keys import Keys
@@ -198,6 +203,39 @@ def test_it_is_killed_and_loses_and_doubles_nothing(redis_client, broker_url, ro
         finally:
             job.end()
     exact(root, count)
+
+
+def test_a_service_without_java_outlives_its_ingest_and_ends_within_ten_seconds(redis_client, broker_url, root, tmp_path):
+    events = lives(600)
+    add_events(redis_client, "celery", events[:700])
+    words = ("run", "--url", broker_url, "--root", str(root), "--fresh", "0.5", "--keep-versions", "60", "--trim")
+    # No JVM can start.
+    no_java = {"JAVA_HOME": str(tmp_path / "none")}
+    job = Job((sys.executable, "-P", "-m", "celery_redis_plus", "spark", *words), tmp_path / "job.log", no_java)
+
+    def whole(count):
+        status = root / "status.json"
+        return status.exists() and json.loads(status.read_text(encoding="utf-8"))["freshness_s"] == 0 and stored() == count
+
+    def stored():
+        with suppress(TablesUnusable):
+            return rows(root).num_rows
+        return 0
+
+    try:
+        job.until(lambda: whole(700))
+        children = Path(f"/proc/{job.process.pid}/task/{job.process.pid}/children").read_text(encoding="utf-8").split()
+        os.kill(int(children[0]), signal.SIGKILL)
+        job.until(lambda: "was killed by signal 9; it starts again in 1 s" in job.said)
+        add_events(redis_client, "celery", events[700:])
+        job.until(lambda: whole(len(events)))
+        began = time.monotonic()
+        job.process.send_signal(signal.SIGTERM)
+        assert job.process.wait(60) == 0, job.said
+        assert time.monotonic() - began < 10
+    finally:
+        job.end()
+    exact(root, len(events))
 
 
 def test_it_outlives_a_restart_of_the_server(root):

@@ -16,7 +16,7 @@ from pyarrow import parquet
 
 from celery_redis_plus.errors import InvalidArgument
 from celery_redis_plus.keys import Keys
-from celery_redis_plus.spark import checks, ingest, job_arguments, losses, tables
+from celery_redis_plus.spark import checks, ingest, job_arguments, leftovers, losses, tables
 from celery_redis_plus.spark.manifest import COMMITTED, files, write_json
 from tests.support.event_streams import START_MS, add_events, lives
 
@@ -75,6 +75,7 @@ def test_tables_that_are_well_pass_and_the_findings_are_a_table(root, load, redi
     assert [(finding.check, finding.wrong) for finding in found] == [(name, 0) for name in checks.CHECKS]
     assert parquet.read_table(files(root, "checks")[0]).num_rows == len(checks.CHECKS)
     assert tuple(checks.CHECKS) == job_arguments.CHECK_NAMES
+    assert leftovers.KEPT_S == job_arguments.KEPT_VERSIONS_S
 
 
 def test_an_event_that_is_missing_or_twice_is_found(root, load, wrong, redis_client):

@@ -221,6 +221,20 @@ def test_files_stay_for_those_who_read_them(stored, root, monkeypatch):
     assert not any(Path(file).exists() for file in incoming)
 
 
+def test_files_stay_as_long_as_a_job_is_told(stored, root):
+    stored.add({"celery": LIVES[:500]})
+    fold(root)
+    before = files(root, "queues")
+    for more in (LIVES[500:600], LIVES[600:700], LIVES[700:800]):
+        stored.add({"celery": more})
+        fold(root)
+    compact(root, kept_s=3600)
+    assert all(Path(file).exists() for file in before)
+    fold(root, kept_s=-1.0)
+    assert not any(Path(file).exists() for file in before)
+    check(root, {"celery": LIVES[:800]})
+
+
 @pytest.mark.parametrize("point", ["write", "collect"])
 def test_a_fold_that_died_leaves_the_tables_as_they_were(stored, root, monkeypatch, point):
     stored.add({"celery": LIVES[:1000]})

@@ -139,7 +139,7 @@ def test_two_folders_have_readers_of_their_own_and_a_name_belongs_to_one(job, re
 @pytest.mark.parametrize("root", ["s3://lake/celery", "gs://lake", "file:///tables"])
 def test_a_root_with_a_scheme_is_refused_and_no_folder_made(job, broker_url, tmp_path, monkeypatch, root):
     monkeypatch.chdir(tmp_path)
-    for line in (("ingest", "--url", broker_url), ("aggregate",), ("compact",), ("report",), ("replay", "--url", broker_url)):
+    for line in (("ingest", "--url", broker_url), ("aggregate",), ("compact",), ("check",), ("replay", "--url", broker_url)):
         with pytest.raises(CeleryRedisPlusError, match=f"root {root!r} is not allowed; allowed: a folder"):
             job(*line, root=root)
     assert not list(tmp_path.iterdir())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import subprocess
 import sys
 
@@ -56,6 +57,19 @@ def test_large_jobs_are_done_here_where_there_is_no_java(without_java, tmp_path,
     for job in ("aggregate", "check"):
         assert main(["spark", job, "--root", str(tmp_path)]) == 0
     assert "messages of 2025-11-24" in capsys.readouterr().out
+
+
+def test_a_disk_that_takes_nothing_is_one_line(without_java, tmp_path, monkeypatch, capsys):
+    StoredEvents(tmp_path).add({"celery": lives(10)})
+
+    def full(*_arguments, **_options):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("celery_redis_plus.spark.layers.parquet.ParquetWriter", full)
+    assert main(["spark", "aggregate", "--root", str(tmp_path)]) == 1
+    said = capsys.readouterr().err
+    assert f"{tmp_path}: [Errno 28] No space left on device" in said
+    assert len(said.splitlines()) == 1
 
 
 def test_the_error_says_what_needs_java(without_java):
