@@ -152,7 +152,9 @@ def test_a_queue_without_rules_costs_a_consumer_the_same_however_many_it_has(cha
     assert join_and_leave() == few
 
 
-def test_a_new_consumer_makes_no_look_for_the_others_due(channel, monkeypatch):
+def test_a_new_consumer_makes_no_look_for_the_others_due(connect, monkeypatch):
+    # The first looks come after a third of it.
+    channel = connect(consumer_heartbeat_timeout=9).channel()
     Inbox(channel, *(f"q{number}" for number in range(60)))
     lists = channel.session.service.consumer_lists
     looked_for, check = [], Consumers.check
@@ -162,7 +164,7 @@ def test_a_new_consumer_makes_no_look_for_the_others_due(channel, monkeypatch):
         return check(consumers, checked)
 
     monkeypatch.setattr(Consumers, "check", noted)
-    wait_until(lambda: len(looked_for) >= 60 and lists.next_run_at > clock.now_s() + 5)
+    wait_until(lambda: len(looked_for) >= 60 and lists.next_run_at > clock.now_s() + 2)
     looked_for.clear()
     Inbox(channel, "new")
     wait_until(lambda: "new" in looked_for)

@@ -11,7 +11,7 @@ from tests.support.inbox import Inbox, declare, publish
 from tests.support.waiting import wait_until
 
 CONSUMERS = 50
-MESSAGES = 1000
+MESSAGES = 400
 
 
 def calls(client, *commands):

@@ -38,8 +38,9 @@ for _, key in ipairs(redis.call('KEYS', 'message:{q}:*')) do
   end
 end
 """
-#: Values that each field of each scenario gets, without `--weekly` and with it; the next gets others.
-VALUES_EACH = (1, 4)
+#: Values that each field of each scenario gets with `--weekly`, the next one others. Without it each field of a script gets one,
+#: in one scenario.
+VALUES_EACH = 4
 
 
 @pytest.fixture(autouse=True)
@@ -52,12 +53,13 @@ def damage(shop: Workshop, field: str, value: bytes) -> None:
     shop.client.eval(DAMAGE, 0, field, value, *DAMAGED)
 
 
-def cases(name: str, values: int) -> Iterator[tuple[str, bytes, int]]:
+def cases(name: str, *, weekly: bool) -> Iterator[tuple[str, bytes, int]]:
     """Yield field, value, number of the scenario."""
     at = sum(name.encode())
-    for field in FIELDS:
-        for number in range(len(SCENARIOS[name])):
-            for _ in range(values):
+    scenarios = range(len(SCENARIOS[name]))
+    for place, field in enumerate(FIELDS):
+        for number in scenarios if weekly else [scenarios[place % len(scenarios)]]:
+            for _ in range(VALUES_EACH if weekly else 1):
                 yield field, ODD[at % len(ODD)], number
                 at += 1
         at += 1
@@ -66,7 +68,7 @@ def cases(name: str, values: int) -> Iterator[tuple[str, bytes, int]]:
 @pytest.mark.parametrize("name", sorted(SCENARIOS))
 def test_a_script_that_meets_damaged_messages_fails_for_none_and_loses_none(shop, name, caplog, weekly):
     wrong = []
-    for field, value, number in cases(name, VALUES_EACH[weekly]):
+    for field, value, number in cases(name, weekly=weekly):
         scenario = SCENARIOS[name][number]
         one = shop()
         one.fill(**scenario.arguments)

@@ -240,7 +240,7 @@ class World:
             return [type(error.__cause__ or error).__name__]
         found: list[str] = []
         wait_until(lambda: found.extend(self._arrived(who)) or found)
-        found += self._arrived(who, quiet_s=0.05)
+        found += self._arrived(who, quiet_s=0.02)
         return sorted(found)
 
     def _arrived(self, who: str, quiet_s: float = 0.01) -> Iterator[str]:
