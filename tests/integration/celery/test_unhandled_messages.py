@@ -69,6 +69,8 @@ def send(producer, exchange, routing_key, headers, body):
         pytest.param("solo", False, marks=pytest.mark.weekly),
         pytest.param("threads", True, marks=pytest.mark.weekly),
         pytest.param("prefork", False, marks=pytest.mark.weekly),
+        pytest.param("gevent", True, marks=pytest.mark.weekly),
+        pytest.param("eventlet", True, marks=pytest.mark.weekly),
     ],
 )
 def test_a_worker_goes_on_beside_every_odd_task(pool, acks_late, producer, celery_app, celery_worker, notes):
