@@ -206,6 +206,7 @@ def test_it_is_killed_and_loses_and_doubles_nothing(redis_client, broker_url, ro
 
 
 def test_a_service_without_java_outlives_its_ingest_and_ends_within_ten_seconds(redis_client, broker_url, root, tmp_path):
+    pytest.importorskip("pyspark", reason="needs the extra `spark`, as the command does")
     events = lives(600)
     add_events(redis_client, "celery", events[:700])
     words = ("run", "--url", broker_url, "--root", str(root), "--fresh", "0.5", "--keep-versions", "60", "--trim")

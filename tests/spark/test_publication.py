@@ -9,7 +9,7 @@ import uuid
 
 import pytest
 
-pytest.importorskip("pyarrow", reason="needs the extra `spark`")
+pytest.importorskip("pandas", reason="needs the extra `spark`")
 
 import pandas as pd
 from pyarrow import dataset, fs

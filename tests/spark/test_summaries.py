@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-pytest.importorskip("pyarrow", reason="needs the extra `spark`")
+pytest.importorskip("pandas", reason="needs the extra `spark`")
 
 import pandas as pd
 import pyarrow as pa
