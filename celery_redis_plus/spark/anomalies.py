@@ -86,8 +86,8 @@ def anomalies(tables: Mapping[str, pd.DataFrame], thresholds: Thresholds | None 
 def rising_waits(queues: pd.DataFrame, limits: Thresholds) -> Iterator[Finding]:
     """Queues whose median wait in the last quarter of the time is `wait_factor` times that of the time before."""
     begin, end = queues["minute"].min(), queues["minute"].max()
-    last_quarter = queues["minute"] > end - (end - begin) / 4
     waits = queues[queues["wait_p50_s"].notna()]
+    last_quarter = waits["minute"] > end - (end - begin) / 4
     recent, earlier = waits[last_quarter], waits[~last_quarter]
     usual = earlier.groupby("queue")["wait_p50_s"].median()
     figures = {"value": ("wait_p50_s", "median"), "count": ("delivered", "sum"), "since": ("minute", "min")}

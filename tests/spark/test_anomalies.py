@@ -26,6 +26,8 @@ def minutes(name, of_minute):
 def tables():
     queues = [
         *minutes("calm", lambda _: (0.5, 10)),
+        # Nothing was delivered in these minutes.
+        *minutes("idle", lambda minute: (None if minute % 2 else 0.5, 0)),
         *minutes("short", lambda minute: (0.001 if minute < 100 else 0.1, 10)),
         *minutes("rising", lambda minute: (1.0 if minute < 95 else 9.0, 10)),
     ]
