@@ -15,11 +15,8 @@ from reference_pages import api_page, commands_page
 
 from celery_redis_plus import errors, events, options
 from celery_redis_plus.access_rules import ROLES
-from celery_redis_plus.broker.arguments.argument_rules import ALLOWED, WITHDRAWN
-from celery_redis_plus.broker.arguments.deduplication import ID, SCOPE, TTL
-from celery_redis_plus.broker.integrity import RULES
-from celery_redis_plus.cli.diagnosis.checks import CHECKS
-from celery_redis_plus.cli.diagnosis.queue_checks import (
+from celery_redis_plus.admin.diagnosis.checks import CHECKS
+from celery_redis_plus.admin.diagnosis.queue_checks import (
     BACKLOG_S,
     FORGOTTEN_PAUSE_S,
     NAMED,
@@ -27,13 +24,16 @@ from celery_redis_plus.cli.diagnosis.queue_checks import (
     SILENT_PART,
     UNCONSUMED_S,
 )
-from celery_redis_plus.cli.diagnosis.response_checks import (
+from celery_redis_plus.admin.diagnosis.response_checks import (
     CLOCK_ADVICE_S,
     CLOCK_DANGER_S,
     LATENCY_ADVICE_MS,
     LATENCY_DANGER_MS,
 )
-from celery_redis_plus.cli.diagnosis.server_checks import CLIENTS_ADVICE, CLIENTS_DANGER, MEMORY_ADVICE, MEMORY_DANGER
+from celery_redis_plus.admin.diagnosis.server_checks import CLIENTS_ADVICE, CLIENTS_DANGER, MEMORY_ADVICE, MEMORY_DANGER
+from celery_redis_plus.broker.arguments.argument_rules import ALLOWED, WITHDRAWN
+from celery_redis_plus.broker.arguments.deduplication import ID, SCOPE, TTL
+from celery_redis_plus.broker.integrity import RULES
 from celery_redis_plus.cli.metric_descriptions import GAUGES, HISTOGRAMS, LABELS, PREFIX, QUEUE_COUNTERS
 from celery_redis_plus.integration.ack_policies import ENDINGS, POLICIES
 from celery_redis_plus.integration.worker_metrics import WORKER_PREFIX

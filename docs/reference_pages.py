@@ -13,8 +13,8 @@ import click
 
 import celery_redis_plus
 from celery_redis_plus import signals, testing
+from celery_redis_plus.admin.broker_admin import BrokerAdmin
 from celery_redis_plus.broker.queues.listing import ListedMessage
-from celery_redis_plus.cli.broker_admin import BrokerAdmin
 from celery_redis_plus.cli.main import PROGRAM, commands
 from celery_redis_plus.integration.messages import message
 from celery_redis_plus.spark.job_arguments import add_arguments
@@ -133,7 +133,7 @@ def api_page() -> str:
         # `message` is short for a function that loads Celery.
         found = {**{name: getattr(loaded, name) for name in names}, **({"message": message} if "message" in names else {})}
         parts += [part for name, value in found.items() for part in _object(name, value)]
-    parts.append("\n## celery_redis_plus.cli.broker_admin\n")
+    parts.append("\n## celery_redis_plus.admin.broker_admin\n")
     parts += [*_object("BrokerAdmin", BrokerAdmin), *_object("ListedMessage", ListedMessage)]
     return "".join(parts)
 

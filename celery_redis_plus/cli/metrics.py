@@ -17,10 +17,10 @@ from celery_redis_plus.connection.forks import lock_of
 from celery_redis_plus.errors import CeleryRedisPlusError
 
 if TYPE_CHECKING:
+    from celery_redis_plus.admin.broker_admin import BrokerAdmin
     from celery_redis_plus.broker.fanout.subscriber_registry import Subscriber
     from celery_redis_plus.broker.queues.counters import Counters
     from celery_redis_plus.broker.queues.overview import QueueOverview
-    from celery_redis_plus.cli.broker_admin import BrokerAdmin
     from celery_redis_plus.cli.latency_metrics import LatencyHistograms
 
 logger = logging.getLogger(__name__)

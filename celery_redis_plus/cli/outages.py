@@ -6,10 +6,10 @@ import time
 from types import TracebackType
 from typing import Self
 
+from celery_redis_plus.admin.formatting import span
 from celery_redis_plus.cli.asking import complain
 from celery_redis_plus.cli.exit_status import UNREACHABLE
 from celery_redis_plus.cli.main import status_of_error
-from celery_redis_plus.cli.output import span
 
 #: Seconds until the next try: the first, twice as long each time, and the longest.
 FIRST_PAUSE_S, MAX_PAUSE_S = 0.25, 5.0

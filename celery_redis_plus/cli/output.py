@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import click
 
+from celery_redis_plus.admin.formatting import visible
+
 if TYPE_CHECKING:
     from celery_redis_plus.broker.queues.listing import ListedMessage
 
 T = TypeVar("T")
 #: Seconds between two lines of progress, on a terminal (which shows the last one only) and in a log.
 TERMINAL_EVERY_S, LOG_EVERY_S = 0.1, 10.0
-_UNITS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
-_SIZES = (("GB", 1_000_000_000), ("MB", 1_000_000), ("kB", 1_000), ("B", 1))
 
 
 def print_json(value: Any) -> None:
@@ -36,13 +36,6 @@ def _plain(value: Any) -> Any:
         # What is no text is shown with escapes.
         return value.decode("utf-8", "backslashreplace")
     return str(value)
-
-
-def visible(text: str) -> str:
-    """Return a text that others chose for one line of a terminal: what is not printable is escaped."""
-    if text.isprintable():
-        return text
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
 def has_colours() -> bool:
@@ -131,11 +124,6 @@ def moment(ms: int | None) -> str | None:
     return None if at is None else at.strftime("%Y-%m-%d %H:%M:%S")
 
 
-def span(seconds: float | None) -> str | None:
-    """Return a length of time for people, in its largest unit: `3 s`, `12 min`, `2.5 h`."""
-    return None if seconds is None else _in_largest_unit(seconds, _UNITS, whole=60)
-
-
 def listed(one: ListedMessage) -> dict[str, Any]:
     """Return a message of a listing as JSON has it; its time is called by its state."""
     name = {"ready": "since", "delayed": "due", "unacked": "lease_ends"}[one.state]
@@ -154,18 +142,6 @@ def listed(one: ListedMessage) -> dict[str, Any]:
         "headers": one.headers,
         "properties": one.properties,
     }
-
-
-def size(count: float) -> str:
-    """Return a number of bytes for people, in its largest unit: `3 B`, `12 MB`, `2.5 GB`."""
-    return _in_largest_unit(count, _SIZES, whole=1)
-
-
-def _in_largest_unit(value: float, units: Sequence[tuple[str, int]], *, whole: int) -> str:
-    """Return a value for people; those of units up to `whole` have no fraction."""
-    name, unit = next(((name, unit) for name, unit in units if value >= unit), units[-1])
-    amount = value / unit
-    return f"{amount:.0f} {name}" if unit <= whole or amount >= 10 else f"{amount:.1f} {name}"
 
 
 class Progress:

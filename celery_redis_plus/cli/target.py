@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import click
 
 if TYPE_CHECKING:
-    from celery_redis_plus.cli.broker_admin import BrokerAdmin
+    from celery_redis_plus.admin.broker_admin import BrokerAdmin
     from celery_redis_plus.event_log.stream import EventLog
 
 #: Where the URL is taken from when neither it nor an app is given; Celery's own name for it.
@@ -34,7 +34,7 @@ class Target:
     def admin(self) -> BrokerAdmin:
         """Return a connection to it, a context manager. Raises as `BrokerAdmin` and `BrokerAdmin.of_app` do."""
         # Not at the top: every command declares its options by this file, `--help` included.
-        from celery_redis_plus.cli.lane_admin import admin_of_app, admin_of_url
+        from celery_redis_plus.admin.lane_admin import admin_of_app, admin_of_url
 
         if self.app is None:
             return admin_of_url(self.url, prefix=self.prefix)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 import uvicorn
 
-from celery_redis_plus.cli.broker_admin import BrokerAdmin
+from celery_redis_plus.admin.broker_admin import BrokerAdmin
 from celery_redis_plus.cli.web.access import Access
 from celery_redis_plus.cli.web.app import make_app
 from celery_redis_plus.cli.web.bulk_actions import BulkActions

@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 import kombu
 import pytest
 
-from celery_redis_plus.cli.broker_admin import BrokerAdmin
+from celery_redis_plus.admin.broker_admin import BrokerAdmin
 from tests.browser.conftest import DEAD, FLOOD, served
 from tests.docs.blocks import ROOT
 from tests.support.inbox import declare, publish

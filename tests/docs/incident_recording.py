@@ -18,7 +18,7 @@ from unittest import mock
 
 import kombu
 
-from celery_redis_plus.cli.broker_admin import BrokerAdmin
+from celery_redis_plus.admin.broker_admin import BrokerAdmin
 from celery_redis_plus.keys import Keys
 from tests.docs.blocks import ROOT
 from tests.docs.terminal_recording import Recording, recorded

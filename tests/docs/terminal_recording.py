@@ -21,8 +21,8 @@ import kombu
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import generate_latest
 
+from celery_redis_plus.admin.broker_admin import BrokerAdmin
 from celery_redis_plus.broker.queues.queue_ids import RANDOM_DIGITS
-from celery_redis_plus.cli.broker_admin import BrokerAdmin
 from celery_redis_plus.cli.main import main
 from celery_redis_plus.cli.metrics import BrokerCollector
 from celery_redis_plus.keys import Keys

@@ -5,8 +5,8 @@ from __future__ import annotations
 import kombu
 import pytest
 
+from celery_redis_plus.admin.broker_admin import BrokerAdmin
 from celery_redis_plus.broker.integrity import CHECKED_A_CALL
-from celery_redis_plus.cli.broker_admin import BrokerAdmin
 from celery_redis_plus.cli.main import main
 from celery_redis_plus.cli.metrics import BrokerCollector
 from tests.docs.terminal_recording import OLD_TASKS, OPTIONS, PAGE, Recording, live_system, recorded, same

@@ -8,8 +8,8 @@ import sys
 import pytest
 from kombu.common import Broadcast
 
+from celery_redis_plus.admin.broker_admin import BrokerAdmin
 from celery_redis_plus.broker.dead_letters.search import DeadLetterFilter
-from celery_redis_plus.cli.broker_admin import BrokerAdmin
 from tests.support.waiting import wait_until
 
 pytest.importorskip("opentelemetry.instrumentation.celery", reason="OpenTelemetry is not installed: tox -e ecosystem")

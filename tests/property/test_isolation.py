@@ -11,9 +11,9 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
+from celery_redis_plus.admin.broker_admin import BrokerAdmin
 from celery_redis_plus.broker.consumers.claims import ClaimCommands
 from celery_redis_plus.broker.dead_letters.search import DeadLetterFilter
-from celery_redis_plus.cli.broker_admin import BrokerAdmin
 from celery_redis_plus.cli.main import main
 from tests.support.inbox import Inbox, declare, publish
 from tests.support.services import end_services

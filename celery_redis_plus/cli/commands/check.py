@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from celery_redis_plus.admin.formatting import visible
 from celery_redis_plus.cli.asking import complain, json_option
-from celery_redis_plus.cli.output import print_json, visible
+from celery_redis_plus.cli.output import print_json
 from celery_redis_plus.cli.target import Target, with_target
 
 if TYPE_CHECKING:

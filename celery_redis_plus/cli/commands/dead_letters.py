@@ -27,9 +27,9 @@ from celery_redis_plus.cli.output import Progress, moment, print_fields, print_j
 from celery_redis_plus.cli.target import Target, with_target
 
 if TYPE_CHECKING:
+    from celery_redis_plus.admin.broker_admin import BrokerAdmin
     from celery_redis_plus.broker.dead_letters.search import DeadLetterFilter
     from celery_redis_plus.broker.dead_letters.store import DeadLetter
-    from celery_redis_plus.cli.broker_admin import BrokerAdmin
 
 #: Refusals that are printed one by one.
 MAX_REFUSED_SHOWN = 10

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 
 import click
 
+from celery_redis_plus.admin.formatting import visible
 from celery_redis_plus.cli.asking import json_option
 from celery_redis_plus.cli.exit_status import DONE, FAILED
-from celery_redis_plus.cli.output import has_colours, print_json, visible
+from celery_redis_plus.cli.output import has_colours, print_json
 from celery_redis_plus.cli.target import Target, with_target
 
 if TYPE_CHECKING:
-    from celery_redis_plus.cli.diagnosis.finding import Finding
+    from celery_redis_plus.admin.diagnosis.finding import Finding
 
 COLOURS = {"ok": "green", "advice": "yellow", "danger": "red", "unknown": "cyan"}
 ROLES = ("worker", "publisher", "monitor")

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from celery_redis_plus.admin.formatting import visible
 from celery_redis_plus.cli.asking import MAX_LIMIT, json_option, task_option
 from celery_redis_plus.cli.outages import Outage
-from celery_redis_plus.cli.output import print_json, print_listing, time_of, visible
+from celery_redis_plus.cli.output import print_json, print_listing, time_of
 from celery_redis_plus.cli.target import Target, with_target
 from celery_redis_plus.events import TRANSITIONS
 

@@ -31,9 +31,9 @@ from celery_redis_plus.cli.output import Progress, listed, moment, print_fields,
 from celery_redis_plus.cli.target import Target, with_target
 
 if TYPE_CHECKING:
+    from celery_redis_plus.admin.broker_admin import BrokerAdmin
     from celery_redis_plus.broker.queues.listing import ListedMessage
     from celery_redis_plus.broker.queues.messages import MessageInfo
-    from celery_redis_plus.cli.broker_admin import BrokerAdmin
 
 #: What the time of a message in a state means.
 TIMES = {"ready": "SINCE (UTC)", "delayed": "DUE (UTC)", "unacked": "LEASE ENDS (UTC)"}

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from celery_redis_plus.admin.formatting import span
 from celery_redis_plus.cli.asking import DURATION, complain, dry_run_option, interrupted, json_option, stop_on_interrupt
 from celery_redis_plus.cli.exit_status import DONE, FAILED
 from celery_redis_plus.cli.outages import Outage
-from celery_redis_plus.cli.output import Progress, print_listing, span
+from celery_redis_plus.cli.output import Progress, print_listing
 from celery_redis_plus.cli.target import Target, with_target
 
 if TYPE_CHECKING:

@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from celery_redis_plus.admin.formatting import span, visible
 from celery_redis_plus.cli.asking import Seconds, complain, json_option
 from celery_redis_plus.cli.outages import Outage
-from celery_redis_plus.cli.output import greyed, print_json, print_listing, print_table, span, visible
+from celery_redis_plus.cli.output import greyed, print_json, print_listing, print_table
 from celery_redis_plus.cli.target import Target, with_target
 
 if TYPE_CHECKING:
+    from celery_redis_plus.admin.broker_admin import BrokerAdmin
     from celery_redis_plus.broker.queues.overview import QueueOverview
-    from celery_redis_plus.cli.broker_admin import BrokerAdmin
 
 HEAD = ("QUEUE", "READY", "DELAYED", "UNACKED", "DEAD", "CONSUMERS", "OLDEST", "PAUSED")
 RATES = ("IN/S", "OUT/S")

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from celery_redis_plus.admin.formatting import span
 from celery_redis_plus.cli.asking import DURATION, json_option, limit_option, task_option
-from celery_redis_plus.cli.output import listed, moment, print_listing, span
+from celery_redis_plus.cli.output import listed, moment, print_listing
 from celery_redis_plus.cli.target import Target, with_target
 
 if TYPE_CHECKING:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from celery_redis_plus.admin.formatting import span
 from celery_redis_plus.cli.asking import json_option
-from celery_redis_plus.cli.output import print_listing, span, time_of
+from celery_redis_plus.cli.output import print_listing, time_of
 from celery_redis_plus.cli.target import Target, with_target
 
 if TYPE_CHECKING:

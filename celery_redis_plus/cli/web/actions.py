@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
 
+    from celery_redis_plus.admin.broker_admin import BrokerAdmin
     from celery_redis_plus.broker.dead_letters.store import DeadLetter
-    from celery_redis_plus.cli.broker_admin import BrokerAdmin
     from celery_redis_plus.cli.web.access import Access
     from celery_redis_plus.cli.web.bulk_actions import BulkActions, Treat
     from celery_redis_plus.cli.web.presentation import Presentation

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
-    from celery_redis_plus.cli.broker_admin import BrokerAdmin
+    from celery_redis_plus.admin.broker_admin import BrokerAdmin
     from celery_redis_plus.cli.web.access import Access
     from celery_redis_plus.cli.web.bulk_actions import BulkActions
     from celery_redis_plus.cli.web.samples import Samples

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from celery_redis_plus.connection.forks import lock_of
 
 if TYPE_CHECKING:
-    from celery_redis_plus.cli.broker_admin import BrokerAdmin
+    from celery_redis_plus.admin.broker_admin import BrokerAdmin
 
 
 class SharedConnection:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 from starlette.exceptions import HTTPException
 from starlette.responses import RedirectResponse
 
+from celery_redis_plus.admin.formatting import span
 from celery_redis_plus.broker.queues.listing import LISTING_PAGE, State, is_of_task
-from celery_redis_plus.cli.output import span, time_of
+from celery_redis_plus.cli.output import time_of
 from celery_redis_plus.cli.web.requests import page_number, parameter, required, url
 from celery_redis_plus.cli.web.samples import Sample, rates
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
-    from celery_redis_plus.cli.broker_admin import BrokerAdmin
+    from celery_redis_plus.admin.broker_admin import BrokerAdmin
     from celery_redis_plus.cli.web.bulk_actions import BulkActions
     from celery_redis_plus.cli.web.presentation import Presentation
     from celery_redis_plus.cli.web.samples import Samples

@@ -15,7 +15,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from starlette.responses import HTMLResponse
 
-from celery_redis_plus.cli.output import moment, size, span, visible
+from celery_redis_plus.admin.formatting import size, span, visible
+from celery_redis_plus.cli.output import moment
 from celery_redis_plus.cli.web.requests import parameter, url
 from celery_redis_plus.cli.web.sparkline import sparkline
 

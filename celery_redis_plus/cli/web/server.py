@@ -15,7 +15,7 @@ from celery_redis_plus.cli.web.connection import SharedConnection
 from celery_redis_plus.cli.web.samples import Sampler, Samples
 
 if TYPE_CHECKING:
-    from celery_redis_plus.cli.broker_admin import BrokerAdmin
+    from celery_redis_plus.admin.broker_admin import BrokerAdmin
     from celery_redis_plus.cli.web.access import Access
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from celery_redis_plus.cli.broker_admin import BrokerAdmin
+from celery_redis_plus.admin.broker_admin import BrokerAdmin
 
 
 def test_a_worker_of_a_higher_priority_gets_the_tasks(celery_worker, celery_app, broker_url, notes):

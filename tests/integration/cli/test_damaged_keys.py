@@ -9,7 +9,7 @@ from __future__ import annotations
 import kombu
 import pytest
 
-from celery_redis_plus.cli.broker_admin import BrokerAdmin
+from celery_redis_plus.admin.broker_admin import BrokerAdmin
 from celery_redis_plus.cli.metrics import BrokerCollector
 from celery_redis_plus.key_descriptions import OF_A_QUEUE
 from celery_redis_plus.keys import Keys

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from celery_redis_plus.admin.broker_admin import BrokerAdmin
 from celery_redis_plus.broker.dead_letters import search
-from celery_redis_plus.cli.broker_admin import BrokerAdmin
 from celery_redis_plus.cli.commands import dead_letters
 from celery_redis_plus.errors import QueueNotFound
 from tests.support.inbox import declare, publish

@@ -13,10 +13,10 @@ from types import SimpleNamespace
 import kombu
 import pytest
 
-from celery_redis_plus.cli.broker_admin import BrokerAdmin
-from celery_redis_plus.cli.diagnosis import response_checks
-from celery_redis_plus.cli.diagnosis.checks import CHECKS
-from celery_redis_plus.cli.diagnosis.rights import WORDS
+from celery_redis_plus.admin.broker_admin import BrokerAdmin
+from celery_redis_plus.admin.diagnosis import response_checks
+from celery_redis_plus.admin.diagnosis.checks import CHECKS
+from celery_redis_plus.admin.diagnosis.rights import WORDS
 from celery_redis_plus.cli.main import main
 from celery_redis_plus.errors import InvalidArgument, ServerUnavailable
 from tests.support.access import RoleServer

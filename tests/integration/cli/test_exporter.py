@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from celery_redis_plus.cli.broker_admin import BrokerAdmin
+from celery_redis_plus.admin.broker_admin import BrokerAdmin
 from celery_redis_plus.cli.metric_descriptions import GAUGES, PREFIX, QUEUE_COUNTERS
 from celery_redis_plus.cli.metrics import BrokerCollector
 from celery_redis_plus.integration import worker_metrics

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from celery_redis_plus.cli.broker_admin import BrokerAdmin
+from celery_redis_plus.admin.broker_admin import BrokerAdmin
 from celery_redis_plus.keys import Keys
 from tests.support.filling import fill
 from tests.support.inbox import declare, publish

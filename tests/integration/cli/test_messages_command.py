@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 import kombu
 import pytest
 
+from celery_redis_plus.admin.broker_admin import BrokerAdmin
 from celery_redis_plus.broker.queues import listing, message_search
-from celery_redis_plus.cli.broker_admin import BrokerAdmin
 from celery_redis_plus.errors import InvalidEta
 from celery_redis_plus.keys import Keys
 from tests.support.inbox import Inbox, declare, publish

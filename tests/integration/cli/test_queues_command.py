@@ -11,7 +11,7 @@ import sys
 import kombu
 import pytest
 
-from celery_redis_plus.cli.broker_admin import BrokerAdmin
+from celery_redis_plus.admin.broker_admin import BrokerAdmin
 from celery_redis_plus.errors import QueueNotFound
 from tests.support.inbox import Inbox, declare, publish
 

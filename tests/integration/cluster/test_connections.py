@@ -6,7 +6,7 @@ import time
 import kombu
 import pytest
 
-from celery_redis_plus.cli.broker_admin import BrokerAdmin
+from celery_redis_plus.admin.broker_admin import BrokerAdmin
 from celery_redis_plus.cli.main import main
 from celery_redis_plus.connection.address import Address
 from celery_redis_plus.connection.blocking_connection import BlockingConnection

@@ -7,7 +7,7 @@ import time
 import kombu
 import pytest
 
-from celery_redis_plus.cli.broker_admin import BrokerAdmin
+from celery_redis_plus.admin.broker_admin import BrokerAdmin
 from celery_redis_plus.errors import InvalidArgument
 from tests.support.inbox import Inbox, declare, publish
 from tests.support.waiting import wait_until

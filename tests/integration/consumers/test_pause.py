@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from celery_redis_plus.cli.broker_admin import BrokerAdmin
+from celery_redis_plus.admin.broker_admin import BrokerAdmin
 from celery_redis_plus.errors import InvalidArgument, QueueNotFound
 from celery_redis_plus.keys import Keys
 from tests.support.inbox import Inbox, declare, publish

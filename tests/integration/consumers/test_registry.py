@@ -9,8 +9,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from celery_redis_plus import clock
+from celery_redis_plus.admin.broker_admin import BrokerAdmin
 from celery_redis_plus.broker.consumers.registry import INTERESTED, NOT_INTERESTED, Consumer, Consumers
-from celery_redis_plus.cli.broker_admin import BrokerAdmin
 from celery_redis_plus.errors import QueueNotFound
 from celery_redis_plus.keys import Keys
 from tests.support.inbox import Inbox, declare, publish

@@ -9,7 +9,7 @@ import kombu
 import pytest
 from kombu.exceptions import ChannelError
 
-from celery_redis_plus.cli.broker_admin import BrokerAdmin
+from celery_redis_plus.admin.broker_admin import BrokerAdmin
 from celery_redis_plus.errors import ServerUnavailable
 from celery_redis_plus.maintenance.process_services import set_keeper
 from celery_redis_plus.maintenance.reconnect_recovery import ReconnectRecovery

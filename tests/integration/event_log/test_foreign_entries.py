@@ -124,7 +124,7 @@ def test_a_time_is_found_among_them(log, redis_client, count):
 
 
 def test_the_way_of_a_message_leaves_them_out(redis_client, broker_url, count):
-    from celery_redis_plus.cli.broker_admin import BrokerAdmin
+    from celery_redis_plus.admin.broker_admin import BrokerAdmin
 
     foreign = {FIELD: TAG.encode() + b"\t" * 5}
     redis_client.xadd("events:{celery}", foreign, id=f"{START_MS}-*")

@@ -9,8 +9,8 @@ import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import generate_latest
 
-from celery_redis_plus.cli.broker_admin import BrokerAdmin
-from celery_redis_plus.cli.lane_admin import admin_of_url
+from celery_redis_plus.admin.broker_admin import BrokerAdmin
+from celery_redis_plus.admin.lane_admin import admin_of_url
 from celery_redis_plus.cli.main import main
 from celery_redis_plus.cli.metrics import BrokerCollector
 from celery_redis_plus.errors import InvalidArgument, OptionError

@@ -9,7 +9,7 @@ from pathlib import Path
 import kombu
 import pytest
 
-from celery_redis_plus.cli.broker_admin import BrokerAdmin
+from celery_redis_plus.admin.broker_admin import BrokerAdmin
 from tests.support.inbox import Inbox, declare, publish
 from tests.support.waiting import wait_until
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from celery_redis_plus.cli.broker_admin import BrokerAdmin
+from celery_redis_plus.admin.broker_admin import BrokerAdmin
 from celery_redis_plus.connection.address import Address
 from celery_redis_plus.connection.connector import Connector
 from celery_redis_plus.keys import Keys

@@ -7,7 +7,7 @@ import time
 import kombu
 import pytest
 
-from celery_redis_plus.cli.broker_admin import BrokerAdmin
+from celery_redis_plus.admin.broker_admin import BrokerAdmin
 from celery_redis_plus.keys import Keys
 from celery_redis_plus.maintenance.janitor import Janitor
 from tests.support.inbox import Inbox

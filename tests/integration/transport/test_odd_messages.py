@@ -15,10 +15,10 @@ import celery
 import kombu
 import pytest
 
+from celery_redis_plus.admin.broker_admin import BrokerAdmin
 from celery_redis_plus.broker.dead_letters.search import DeadLetterFilter
 from celery_redis_plus.broker.dead_letters.unroutable import UNDELIVERED
 from celery_redis_plus.broker.publishing.attempt import PublishAttempt
-from celery_redis_plus.cli.broker_admin import BrokerAdmin
 from celery_redis_plus.cli.main import main
 from celery_redis_plus.integration.revoked_results import mark_revoked
 from celery_redis_plus.integration.scheduled import held_by_broker

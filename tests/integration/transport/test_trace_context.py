@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from celery_redis_plus.cli.broker_admin import BrokerAdmin
+from celery_redis_plus.admin.broker_admin import BrokerAdmin
 from tests.support.inbox import Inbox, declare, publish
 
 #: As W3C Trace Context has them: https://www.w3.org/TR/trace-context/

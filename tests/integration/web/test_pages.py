@@ -9,8 +9,8 @@ import socket
 import kombu
 import pytest
 
+from celery_redis_plus.admin.broker_admin import BrokerAdmin
 from celery_redis_plus.broker.queues import listing
-from celery_redis_plus.cli.broker_admin import BrokerAdmin
 from celery_redis_plus.cli.web import pages
 from celery_redis_plus.cli.web.samples import Sampler
 from tests.support.inbox import Inbox, declare, publish

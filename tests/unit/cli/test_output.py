@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from celery_redis_plus.cli.output import print_fields, print_json, print_table, visible
+from celery_redis_plus.admin.formatting import visible
+from celery_redis_plus.cli.output import print_fields, print_json, print_table
 
 EVIL = "t\x1b]0;owned\x07\x1b[2J\rx\ny\x9b1m\u202e"
 ESCAPED = r"t\x1b]0;owned\x07\x1b[2J\rx\ny\x9b1m\u202e"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from celery_redis_plus.cli.diagnosis import server_checks
-from celery_redis_plus.cli.diagnosis.examined_broker import ExaminedBroker
-from celery_redis_plus.cli.diagnosis.rights import CHECKED, WORDS
+from celery_redis_plus.admin.diagnosis import server_checks
+from celery_redis_plus.admin.diagnosis.examined_broker import ExaminedBroker
+from celery_redis_plus.admin.diagnosis.rights import CHECKED, WORDS
 from celery_redis_plus.options import Options
 
 #: A server at which nothing is wrong.
@@ -133,5 +133,5 @@ def test_a_server_that_refuses_publishes_for_want_of_replicas_is_a_danger(good, 
 
 
 def test_every_command_of_the_roles_can_be_asked_for():
-    """A command that a role gets needs a line in `cli/diagnosis/rights.py`."""
+    """A command that a role gets needs a line in `admin/diagnosis/rights.py`."""
     assert set(WORDS) == {command for role in CHECKED for command in role.commands()}

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from redis.exceptions import NoPermissionError
 
+from celery_redis_plus.admin.diagnosis.checks import examine
+from celery_redis_plus.admin.diagnosis.examined_broker import ExaminedBroker
 from celery_redis_plus.broker.consumers.pauses import Pause, Pausing
 from celery_redis_plus.broker.consumers.registry import ConsumerRecord, Consumers
 from celery_redis_plus.broker.dead_letters.search import DeadLetterFilter, DeadLetterSearch
@@ -31,8 +33,6 @@ from celery_redis_plus.broker.queues.message_search import MessageSearch
 from celery_redis_plus.broker.queues.messages import Messages
 from celery_redis_plus.broker.queues.overview import QueueOverview, list_queues, read_overview, read_overviews
 from celery_redis_plus.broker.queues.queues import Queues
-from celery_redis_plus.cli.diagnosis.checks import examine
-from celery_redis_plus.cli.diagnosis.examined_broker import ExaminedBroker
 from celery_redis_plus.connection.broker_at import broker_at, prefix_at
 from celery_redis_plus.connection.command_connection import CommandConnection
 from celery_redis_plus.connection.connector import Connector
@@ -43,7 +43,7 @@ from celery_redis_plus.keys import Keys
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from celery_redis_plus.cli.diagnosis.finding import Finding
+    from celery_redis_plus.admin.diagnosis.finding import Finding
     from celery_redis_plus.migration.conversion import Priorities
     from celery_redis_plus.migration.migration import Migration
     from celery_redis_plus.options import Options

@@ -6,10 +6,10 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from celery_redis_plus.cli.diagnosis.finding import ADVICE, DANGER, OK, Finding
+from celery_redis_plus.admin.diagnosis.finding import ADVICE, DANGER, OK, Finding
 
 if TYPE_CHECKING:
-    from celery_redis_plus.cli.diagnosis.examined_broker import ExaminedBroker
+    from celery_redis_plus.admin.diagnosis.examined_broker import ExaminedBroker
 
 #: How often the server is asked, and for how many seconds at most.
 PINGS, PINGING_S = 200, 2.0

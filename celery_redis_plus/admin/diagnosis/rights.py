@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Final
 from redis.exceptions import NoPermissionError
 
 from celery_redis_plus.access_rules import ROLES, Role
-from celery_redis_plus.cli.diagnosis.finding import ADVICE, DANGER, OK, Finding
+from celery_redis_plus.admin.diagnosis.finding import ADVICE, DANGER, OK, Finding
 from celery_redis_plus.scripts import script
 
 if TYPE_CHECKING:
-    from celery_redis_plus.cli.diagnosis.examined_broker import ExaminedBroker
+    from celery_redis_plus.admin.diagnosis.examined_broker import ExaminedBroker
 
 #: The roles that look at queues; a reader sees its streams only, and cannot run this program's other checks.
 CHECKED: Final = tuple(role for role in ROLES if not role.events_only)

@@ -12,21 +12,21 @@ from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import NoPermissionError, ResponseError
 
+from celery_redis_plus.admin.diagnosis.finding import ADVICE, DANGER, OK, Finding
+from celery_redis_plus.admin.formatting import span, visible
 from celery_redis_plus.broker.consumers.pauses import Pausing
 from celery_redis_plus.broker.consumers.processes import Processes
 from celery_redis_plus.broker.consumers.registry import Consumers
 from celery_redis_plus.broker.dead_letters.store import DeadLetters
 from celery_redis_plus.broker.dead_letters.unroutable import UNDELIVERED
 from celery_redis_plus.broker.queues.listing import list_messages
-from celery_redis_plus.cli.diagnosis.finding import ADVICE, DANGER, OK, Finding
-from celery_redis_plus.cli.output import span, visible
 from celery_redis_plus.connection.server_time import server_ms
 
 if TYPE_CHECKING:
+    from celery_redis_plus.admin.diagnosis.examined_broker import ExaminedBroker
     from celery_redis_plus.broker.consumers.processes import ProcessRecord
     from celery_redis_plus.broker.consumers.registry import ConsumerRecord
     from celery_redis_plus.broker.queues.overview import QueueOverview
-    from celery_redis_plus.cli.diagnosis.examined_broker import ExaminedBroker
 
 #: Queues, or consumers, that one check names.
 NAMED = 20

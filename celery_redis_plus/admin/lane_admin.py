@@ -11,6 +11,7 @@ from heapq import merge
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 
+from celery_redis_plus.admin.broker_admin import UNREADABLE, BrokerAdmin, BrokerRefusal
 from celery_redis_plus.broker.dead_letters.store import replay_of
 from celery_redis_plus.broker.dead_letters.unroutable import UNDELIVERED
 from celery_redis_plus.broker.integrity import Account
@@ -19,7 +20,6 @@ from celery_redis_plus.broker.lanes.dead_letter_moves import LaneMoves
 from celery_redis_plus.broker.lanes.lanes import Lanes
 from celery_redis_plus.broker.queue_failures import KeyFailures
 from celery_redis_plus.broker.queues.message_search import MessageSearch
-from celery_redis_plus.cli.broker_admin import UNREADABLE, BrokerAdmin, BrokerRefusal
 from celery_redis_plus.connection.broker_at import broker_at
 from celery_redis_plus.connection.command_connection import CommandConnection
 from celery_redis_plus.connection.connector import Connector
@@ -27,6 +27,7 @@ from celery_redis_plus.connection.lanes import lane_of, lane_prefixes, only_one_
 from celery_redis_plus.errors import InvalidArgument, OptionError, QueueNotFound
 
 if TYPE_CHECKING:
+    from celery_redis_plus.admin.diagnosis.finding import Finding
     from celery_redis_plus.broker.consumers.registry import ConsumerRecord
     from celery_redis_plus.broker.dead_letters.store import DeadLetter, DeadLetters
     from celery_redis_plus.broker.fanout.subscriber_registry import Subscriber
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from celery_redis_plus.broker.queues.listing import ListedMessage
     from celery_redis_plus.broker.queues.messages import Messages
     from celery_redis_plus.broker.queues.overview import QueueOverview
-    from celery_redis_plus.cli.diagnosis.finding import Finding
 
 logger = logging.getLogger(__name__)
 

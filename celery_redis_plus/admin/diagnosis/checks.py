@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Final
 
 from redis.exceptions import NoPermissionError, ResponseError
 
-from celery_redis_plus.cli.diagnosis import queue_checks, response_checks, rights, server_checks
-from celery_redis_plus.cli.diagnosis.finding import UNKNOWN, Finding
+from celery_redis_plus.admin.diagnosis import queue_checks, response_checks, rights, server_checks
+from celery_redis_plus.admin.diagnosis.finding import UNKNOWN, Finding
 from celery_redis_plus.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from celery_redis_plus.cli.diagnosis.examined_broker import ExaminedBroker
+    from celery_redis_plus.admin.diagnosis.examined_broker import ExaminedBroker
 
 #: A check: yields its findings, at least one.
 Check = Callable[["ExaminedBroker"], Iterator[Finding]]

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from celery_redis_plus.cli.diagnosis.finding import ADVICE, DANGER, OK, UNKNOWN, Finding
-from celery_redis_plus.cli.output import size, span
+from celery_redis_plus.admin.diagnosis.finding import ADVICE, DANGER, OK, UNKNOWN, Finding
+from celery_redis_plus.admin.formatting import size, span
 from celery_redis_plus.connection.server_check import kind_and_version
 
 if TYPE_CHECKING:
-    from celery_redis_plus.cli.diagnosis.examined_broker import ExaminedBroker
+    from celery_redis_plus.admin.diagnosis.examined_broker import ExaminedBroker
 
 #: Parts of the memory from which on there is advice, and danger.
 MEMORY_ADVICE, MEMORY_DANGER = 0.75, 0.9
