@@ -2,8 +2,9 @@
 -- Puts one message into one queue that has limits, once, if the limits allow it; tells what else the publisher has to do.
 -- KEYS  1 queue (zset)  2 delayed (zset)  3 messages_index (zset, read)  4 message (prefix of a hash)  5 wakeup (zset)
 --       6 meta (hash)  7 schedule_wakeup (zset)  8 expiry (zset)  9 dlx_outbox (zset)  10 dead (zset)  11 trash (zset, read)
---       12 waiting_publishers (zset)  13 consumers (zset, read)  14 producer (string)  [15 binding (hash, read): where its version
---       is given]  [16 message of a staged body (hash): in the place before where there are no bindings]
+--       12 waiting_publishers (zset)  13 consumers (zset, read)  14 consumer (prefix of a hash, read)  15 heartbeats (zset, read)
+--       16 producer (string)  [17 binding (hash, read): where its version is given]  [18 message of a staged body (hash): in the
+--       place before where there are no bindings]
 -- ARGV  1 payload  2 rank, as `publish` has it  3 eta (ms since the epoch, '+ms' from now, 0 = now)
 --       4 number of the message on its connection  5 retry (0/1)  6 dedup window (ms)
 --       7 expiry of the message, as `publish` has it
@@ -20,9 +21,9 @@
 -- @include store_ordinary
 -- @include limits
 
-local meta, waiting_publishers, producer, staged = KEYS[6], KEYS[12], KEYS[14], KEYS[15]
+local meta, waiting_publishers, producer, staged = KEYS[6], KEYS[12], KEYS[16], KEYS[17]
 local rank, prepared_by, routed_by = string.match(ARGV[2], '^(%d+) ?(%S*) ?(%S*)$')
-if routed_by ~= '' then staged = KEYS[16] end
+if routed_by ~= '' then staged = KEYS[18] end
 
 -- A body that is not put into the queue now is sent again with the next try: it must not fill a full server meanwhile.
 local function unstage()
@@ -33,7 +34,7 @@ end
 local record = redis.call('HMGET', meta,
   'id', 'ttl', 'next', 'message_ttl', 'limited', 'event_log', 'wakeup', 'quiet', 'ageing', 'published', 'newest', 'bytes', 'expires')
 if not record[1] then return 'NOQUEUE' end
-if routed_by ~= '' and (redis.call('HGET', KEYS[15], 'version') or '0') ~= routed_by then
+if routed_by ~= '' and (redis.call('HGET', KEYS[17], 'version') or '0') ~= routed_by then
   unstage()
   return 'REROUTE'
 end
@@ -213,8 +214,11 @@ if not fits or free <= ahead then
   local now = now_ms()
   join_wait_queue(waiting_publishers, waiter, ticket, now)
   local answer = { 'WAIT', ticket }
-  for _, consumer in ipairs(redis.call('ZRANGEBYSCORE', KEYS[13], text(now), '+inf', 'LIMIT', 0, 100)) do
-    answer[#answer + 1] = consumer
+-- @include living
+  local listed = redis.call('ZRANGE', KEYS[13], 0, 99, 'WITHSCORES')
+  for i = 1, #listed, 2 do
+    local fields = redis.call('HMGET', KEYS[14] .. listed[i], 'process', 'timeout')
+    if dead_at(KEYS[15], fields[1], fields[2], tonumber(listed[i + 1]), now, 0) > now then answer[#answer + 1] = listed[i] end
   end
   return answer
 end

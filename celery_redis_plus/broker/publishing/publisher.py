@@ -116,7 +116,7 @@ class Publisher:
         self._publish_ordinary = PublishScript("publish_ordinary", keys, lambda of: of.publish_ordinary)
         self._publish = PublishScript("publish", keys, lambda of: of.publish)
         self._publish_bounded = PublishScript(
-            "publish_bounded", keys, lambda of: (*of.state_keys, of.waiting_publishers, of.consumers)
+            "publish_bounded", keys, lambda of: (*of.state_keys, of.waiting_publishers, *of.living)
         )
         self._publish_dead = PublishScript("publish_dead", keys, lambda of: of.state_keys)
 

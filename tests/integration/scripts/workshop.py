@@ -141,7 +141,7 @@ class Workshop:
                     message.queue_id, message.ordinary = self.queues.known(queue).id, True
                 self.publisher.to_queue(queue, message, PublishAttempt())
             else:
-                keys = [*self.q.state_keys, self.q.waiting_publishers, self.q.consumers, self.q.producer + b"p"]
+                keys = [*self.q.state_keys, self.q.waiting_publishers, *self.q.living, self.q.producer + b"p"]
                 number = next(self.numbers)
                 self.run("publish_bounded", keys, b"{}\n" + body, 255, eta, number, 0, 900_000, life, limits, "0 0 me ", "")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
 #: Path -> the most (calls, files, classes) that a reader of the code follows.
-LIMITS = {"one publish": (21, 8, 5), "one task": (100, 20, 15)}
+LIMITS = {"one publish": (21, 8, 5), "one task": (100, 21, 15)}
 
 
 def test_both_paths_stay_short(server):
