@@ -162,6 +162,28 @@ def test_what_a_broken_connection_held_is_back_before_the_next_one_begins(connec
     assert [message.delivery_info["redelivered"] for message in second.messages] == [True, True, False, False, False]
 
 
+def test_one_that_lost_its_place_and_got_it_back_unawares_delivers_in_order(connect):
+    """It has neither claimed nor heard in between: what is in its buffer goes back before it gets what is behind that."""
+    first = Inbox(connect(overfetch_factor=3, polling_interval=600).channel(), single(), prefetch=2, ack=False)
+    second = Inbox(connect(polling_interval=600).channel(), single())
+    publisher = connect().channel()
+    publish(publisher, "q", *range(4))
+    # Two are delivered, two wait in the buffer.
+    first.drain(2)
+    wait_until(lambda: (first.pump(0.05), publisher.queue_sizes("q").unacked == 4)[1])
+    server = first.connection.transport.delivery_loop.servers[0]
+    [consumer] = server.consumers[0].consumers.values()
+    server.connection.consumers.leave("q", consumer.id)
+    server.connection.consumers.join(consumer)
+    second.cancel()
+    publish(publisher, "q", 4, 5)
+    first.rest()
+    for message in first.messages:
+        message.ack()
+    first.ack = True
+    assert first.drain(6) == list(range(6))
+
+
 class Worker:
     """What it works on, by the messages' bodies; None: it has not decided."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime, timedelta
 
 import kombu
@@ -83,6 +84,20 @@ def test_a_replayed_message_that_had_expired_does_not_expire_again(channel):
     assert dead_letters_of(channel.session).replay(letter)
     assert inbox.drain(1) == ["milk"]
     assert inbox.messages[0].headers["expires"] is None
+
+
+def test_a_replayed_message_outlives_the_time_at_which_it_would_have_expired(channel):
+    """It died of something else: what is left of the life before must not end it after the replay."""
+    declare(channel, "q")
+    inbox = Inbox(channel, "q", ack=False)
+    publish(channel, "q", "milk", expiration=0.3)
+    inbox.drain(1)
+    inbox.messages[0].reject()
+    [letter] = wait_until(lambda: dead_letters_of(channel.session).page("q"))
+    assert letter.reason == "rejected"
+    wait_until(lambda: time.time() > inbox.times[0] + 0.4)
+    assert dead_letters_of(channel.session).replay(letter)
+    assert inbox.drain(2) == ["milk", "milk"]
 
 
 def test_an_expired_reply_is_dropped_and_counted(channel, redis_client):
