@@ -103,7 +103,7 @@ def _parse(values: list[bytes]) -> dict[str, pa.Array] | None:
         pc.and_(pc.greater_equal(column, 0), pc.less(column, events.END_US))
         for column in (columns["ts"].cast(pa.int64()), columns["eta"].drop_null().cast(pa.int64()))
     ]
-    fine = all(pc.all(check, skip_nulls=False).as_py() for check in (known, *times))
+    fine = all(pc.all(check, skip_nulls=False, min_count=0).as_py() for check in (known, *times))
     return columns if fine and columns["id"].null_count == 0 else None
 
 
