@@ -151,7 +151,8 @@ if record[19] or filter ~= '' then
   return reply
 end
 
-if record[15] and me ~= '' then
+-- The active consumer of a queue with one is outranked by nobody.
+if record[15] and me ~= '' and not record[4] then
   local mine = tonumber(redis.call('HGET', keys.consumer .. me, 'priority') or 0)
   redis.call('ZADD', keys.with_credit, mine, me)
   local _, highest = first_with_credit(keys)

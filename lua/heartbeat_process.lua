@@ -9,7 +9,7 @@
 -- Bound: a fixed number of commands, after a step of the clock back 100 processes; where the records have changed, two looks at each process.
 -- @include processes
 -- A heartbeat is promised for less than this (ms); and how many later ones a call looks at.
-local LONGEST_REST_MS, MOST_EARLY = 60000, 100
+local LONGEST_REST_MS, MOST_EARLY = 15000, 100
 
 local now = now_ms()
 local me, record, may_lead, lease = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
@@ -20,6 +20,8 @@ else
   redis.call('HSET', KEYS[1], me, record)
   count_change(KEYS[1])
 end
+-- Where they were lost, each process has to tell again that it lives.
+local lost = redis.call('EXISTS', KEYS[2]) == 0
 redis.call('ZADD', KEYS[2], text(now + ARGV[6]), me)
 
 local leader = redis.call('HMGET', KEYS[3], 'process', 'epoch', 'until', 'asks', 'heard', 'resumed')
@@ -28,7 +30,7 @@ local heard, leased_until, epoch = tonumber(leader[5]), tonumber(leader[3]) or 0
 epoch = epoch or math.floor(now / 1000)
 -- Nobody was heard for a lease: the server stood still or took no writes, its clock stepped, or nobody was left. Silence counts from now.
 local resumed = tonumber(leader[6]) or now
-if not heard or heard > now or now - heard > lease then resumed = now end
+if lost or not heard or heard > now or now - heard > lease then resumed = now end
 local leads = leader[1] == me and may_lead ~= '0'
 -- After a step of the clock back a lease lasts no longer than before.
 local free = leased_until <= now or leased_until > now + LONGEST_LEASE_MS

@@ -18,7 +18,7 @@ local reply = { more and 1 or 0, redis.call('HGET', KEYS[4], 'active') or '', ho
 for i = 1, #listed, 2 do
   local record, fields = redis.call('HGETALL', KEYS[2] .. listed[i]), {}
   for at = 1, #record, 2 do fields[record[at]] = record[at + 1] end
-  if dead_at(KEYS[3], fields.process, fields.timeout, tonumber(listed[i + 1]), now, 0) > now then
+  if dead_at(KEYS[3], fields.process, fields.timeout, tonumber(listed[i + 1]), now) > now then
     reply[#reply + 1] = listed[i]
     reply[#reply + 1] = listed[i + 1]
     reply[#reply + 1] = record

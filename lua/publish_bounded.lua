@@ -218,7 +218,7 @@ if not fits or free <= ahead then
   local listed = redis.call('ZRANGE', KEYS[13], 0, 99, 'WITHSCORES')
   for i = 1, #listed, 2 do
     local fields = redis.call('HMGET', KEYS[14] .. listed[i], 'process', 'timeout')
-    if dead_at(KEYS[15], fields[1], fields[2], tonumber(listed[i + 1]), now, 0) > now then answer[#answer + 1] = listed[i] end
+    if dead_at(KEYS[15], fields[1], fields[2], tonumber(listed[i + 1]), now) > now then answer[#answer + 1] = listed[i] end
   end
   return answer
 end

@@ -8,7 +8,7 @@
 -- Returns { 'plain' }, or { 'restricted' } where the queue has rules for its consumers. Where no consumer is listed: { 'locked' }, the
 -- queue belongs to another connection; { 'exclusive', process }, a consumer of that process has the queue alone; { 'in use', process,
 -- ... }, it cannot be had alone.
--- Bound: 13 consumers that may be dead, and 100 in the way. Where one has a priority, or is to become the active one, also a look at each of the queue's
+-- Bound: 13 consumers that may be dead, and 100 in the way that may be so, too. Where one has a priority, or is to become the active one, also a look at each of the queue's
 --       consumers.
 -- @include now
 -- @include consumers
@@ -40,6 +40,11 @@ if record[2] and record[2] ~= me and redis.call('ZSCORE', keys.consumers, record
 end
 if ARGV[3] == '1' then
   local others = redis.call('ZRANGE', keys.consumers, 0, MOST_ASKED)
+  -- Those who are dead make room for it.
+  if remove_dead(keys, now, others) then
+    update_consumers(keys)
+    others = redis.call('ZRANGE', keys.consumers, 0, MOST_ASKED)
+  end
   if others[2] or (others[1] and others[1] ~= me) then return refusal('in use', others) end
 end
 redis.call('ZADD', keys.consumers, 'NX', text(now), me)

@@ -52,9 +52,11 @@ class BlockingConnection(PersistentConnection):
         Raises:
             ServerTimeout: the server did not answer its own timeout: the peer is gone without a word.
         """
+        # Before the look: whatever held this thread up since, an answer that is there now was in time.
+        overdue = self.overdue
         if self._connection is None or self._arrived():
             return True
-        if self.overdue:
+        if overdue:
             error = ServerTimeout(
                 f"{self.purpose}: no answer to a blocking call for {self._patience_s:.0f} s; the connection is dead"
             )

@@ -177,7 +177,7 @@ class ChannelConsumers:
             on_redeclared=lambda: None if (alive := channel()) is None else alive.note_redeclared(queue),
             on_deleted=lambda: None if (alive := channel()) is None else alive.note_deleted(queue),
         )  # fmt: skip
-        restricted = connection.consumers.join(consumer, have_ended=connection.session.have_ended)
+        restricted = connection.consumers.join(consumer, have_ended=connection.session.look_at)
         self._server.restricted_queues.note(queue, restricted=restricted)
         self.queues.add_consumer(consumer)
         if known is not None:

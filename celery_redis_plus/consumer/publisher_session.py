@@ -309,6 +309,11 @@ class PublisherSession:
             self.service.look_for_lost_processes()
         return ended.issuperset(processes)
 
+    def look_at(self, processes: Collection[str]) -> bool:
+        """Do as `have_ended`, and see that silent processes are noticed, too: somebody has to send heartbeats meanwhile."""
+        self.service.look_for_lost_processes()
+        return self.have_ended(processes)
+
     def _look_for_dead(self, exchange: str, subscribers: Collection[str]) -> None:
         """See that publishers do not wait for long for subscribers whose processes have ended. Raises as `have_ended`."""
         self.have_ended(self.registry.processes_of(self.fanout_keys(exchange), subscribers))

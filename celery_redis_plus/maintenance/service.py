@@ -45,7 +45,7 @@ FIRST_BACKOFF_S, LONGEST_BACKOFF_S = 0.05, 1.0
 IDLE_END_S = 10.0
 #: Seconds for which a first claim waits for the thread, which may be busy or unable to connect; and between two looks at it.
 REPORT_PATIENCE_S, WORK_POLL_S = 0.25, 0.002
-#: Seconds for which a process looks for lost ones after it was asked to.
+#: Seconds beyond `consumer_heartbeat_timeout` for which a process looks for lost and silent ones after it was asked to.
 LOOK_FOR_LOST_S = 10.0
 #: Most seconds that the thread sleeps when nothing is due.
 MAX_IDLE_S = 30.0
@@ -81,6 +81,7 @@ class MaintenanceService:
             reconnects: returns how many connections were opened in place of one that had failed.
         """
         self._reconnects = reconnects
+        self._look_s = options.consumer_heartbeat_timeout + LOOK_FOR_LOST_S
         self.name = name
         self._pid = os.getpid()
         self._thread: threading.Thread | None = None
@@ -148,11 +149,11 @@ class MaintenanceService:
         self._waker.wake()
 
     def look_for_lost_processes(self) -> None:
-        """Have this process look for lost ones for `LOOK_FOR_LOST_S`: something here waits for what one of them has.
+        """Have this process look for lost and silent ones for a while: something here waits for what one of them has.
 
         From any thread.
         """
-        self.own_process.look_for(LOOK_FOR_LOST_S)
+        self.own_process.look_for(self._look_s)
         self.heartbeat.run_soon()
         self.start()
 

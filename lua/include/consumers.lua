@@ -106,14 +106,28 @@ local function any_priority(keys)
   return false
 end
 
--- The consumer that becomes the active one: that of the highest priority, the longest there.
+-- Whether a consumer is dead, and in how many ms it will be if its heartbeat, which is overdue, stays away; nil where that is not.
+local function is_dead(keys, id, since, now, from)
+  local fields = redis.call('HMGET', keys.consumer .. id, 'process', 'timeout')
+  local at, timeout = dead_at(keys.heartbeats, fields[1], fields[2], since, now)
+  at = math.max(at, from)
+  return at <= now, at - timeout < now and at - now or nil
+end
+
+-- The consumer that becomes the active one: that of the highest priority, the longest there. A dead one only where none lives.
 local function next_active(keys)
+  local now = now_ms()
+  local from = silence_counts_from(keys.heartbeats, keys.leader, now)
   local best, highest
-  for _, id in ipairs(redis.call('ZRANGE', keys.consumers, 0, -1)) do
+  local listed = redis.call('ZRANGE', keys.consumers, 0, -1, 'WITHSCORES')
+  for i = 1, #listed, 2 do
+    local id = listed[i]
     local priority = tonumber(redis.call('HGET', keys.consumer .. id, 'priority')) or 0
-    if not best or priority > highest then best, highest = id, priority end
+    if (not best or priority > highest) and not (from and is_dead(keys, id, tonumber(listed[i + 1]), now, from)) then
+      best, highest = id, priority
+    end
   end
-  return best
+  return best or listed[1]
 end
 
 -- The first consumer with a priority: until they say otherwise, all wait for work.
@@ -168,22 +182,19 @@ local SAMPLE = 10
 
 -- Takes those of the consumers `ids` off the list that are dead; `update_consumers` has to follow where there are any. Returns whether
 -- there are, and in how many ms the next one will be if its heartbeat, which is overdue, stays away; nil where all were heard.
--- Nobody is dead while no process was heard: the server stood still, its clock stepped, or all are gone.
 local function remove_dead(keys, now, ids)
-  local registry = redis.call('HMGET', keys.leader, 'heard', 'resumed')
-  local heard, resumed = tonumber(registry[1]), tonumber(registry[2]) or now
-  if not heard or heard > now or now - heard > LONGEST_LEASE_MS then return false end
+  local from = silence_counts_from(keys.heartbeats, keys.leader, now)
+  if not from then return false end
   local removed, next_death = false, nil
   for _, id in ipairs(ids) do
     local since = tonumber(redis.call('ZSCORE', keys.consumers, id))
     if since then
-      local fields = redis.call('HMGET', keys.consumer .. id, 'process', 'timeout')
-      local at, timeout = dead_at(keys.heartbeats, fields[1], fields[2], since, now, resumed)
-      if at <= now then
+      local dead, wait = is_dead(keys, id, since, now, from)
+      if dead then
         remove_consumer(keys, id)
         removed = true
-      elseif at - timeout < now then
-        next_death = math.min(next_death or math.huge, at - now)
+      elseif wait then
+        next_death = math.min(next_death or math.huge, wait)
       end
     end
   end

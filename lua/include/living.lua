@@ -2,18 +2,32 @@
 -- @include text
 -- @include processes
 
--- The timeout of a consumer that has none of its own (ms).
-local DEFAULT_TIMEOUT_MS = 60000
+-- The timeout of a consumer that has none of its own, and the shortest one: the server may stand still for a lease unnoticed (ms).
+local DEFAULT_TIMEOUT_MS, LEAST_TIMEOUT_MS = 60000, 4000
+-- Some process is heard that often, where any lives (ms).
+local HEARD_MS = 3000
 
 -- Returns when a consumer is dead that joined at `since`, and its timeout: the heartbeats of `process` have stayed away for that long
--- then, since `resumed` at least. One whose process is in the registry no more was left there by a leader; a new process comes there
--- only with its first heartbeat.
-local function dead_at(heartbeats, process, timeout, since, now, resumed)
+-- then. One whose process is in the registry no more was left there by a leader; a new process comes there only with its first
+-- heartbeat.
+local function dead_at(heartbeats, process, timeout, since, now)
   local due = tonumber(process and redis.call('ZSCORE', heartbeats, process)) or 0
   -- From before a step of the clock back.
   if since > now then since = 0 end
-  timeout = tonumber(timeout) or DEFAULT_TIMEOUT_MS
-  return math.max(due, since, resumed) + timeout, timeout
+  timeout = math.max(tonumber(timeout) or DEFAULT_TIMEOUT_MS, LEAST_TIMEOUT_MS)
+  return math.max(due, since) + timeout, timeout
+end
+
+-- Returns from when on silence tells that a process is dead; nil while it does not: no process was heard lately, since the server stood
+-- still, its clock stepped, its keys were lost, or all are gone. After that each one that lives has the time for two heartbeats.
+local function silence_counts_from(heartbeats, leader, now)
+  local registry = redis.call('HMGET', leader, 'heard', 'resumed')
+  local heard, resumed = tonumber(registry[1]), tonumber(registry[2])
+  local processes = redis.call('ZCARD', heartbeats)
+  if not heard or not resumed or heard > now or now - heard > HEARD_MS or processes == 0 then return nil end
+  -- As maintenance/heartbeat.py spreads them.
+  local rest = math.min(math.max(processes * 20, 2000), 10000)
+  return resumed + 2 * rest + 1000
 end
 
 -- Returns how many of the consumers of a list live.
@@ -22,7 +36,7 @@ local function count_living(consumers, record, heartbeats)
   local listed = redis.call('ZRANGE', consumers, 0, -1, 'WITHSCORES')
   for i = 1, #listed, 2 do
     local fields = redis.call('HMGET', record .. listed[i], 'process', 'timeout')
-    if dead_at(heartbeats, fields[1], fields[2], tonumber(listed[i + 1]), now, 0) > now then count = count + 1 end
+    if dead_at(heartbeats, fields[1], fields[2], tonumber(listed[i + 1]), now) > now then count = count + 1 end
   end
   return count
 end

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from celery_redis_plus.stored_message import Claimed
 
 #: `consumer_heartbeat_timeout`, `connection_lost_grace`, and the time between two heartbeats of a process.
-LIFE_MS, LOST_MS, BEAT_MS = 3_000, 2_000, 1_000
+LIFE_MS, LOST_MS, BEAT_MS = 4_000, 2_000, 1_000
+#: What living processes have after a pause in which none was heard (`lua/include/living.lua`).
+RESUMING_MS = 5_000
 VISIBILITY_MS = 60_000
 LEASE_MS = 5_000
 LEASE_OF_LEADER_S = 3.0

@@ -120,8 +120,8 @@ def test_what_a_dead_consumer_had_passes_on_within_the_heartbeat_timeout(connect
     publisher = connect(**options, visibility_timeout=4).channel()
     start = time.monotonic()
     publish(publisher, "q", 1)
-    assert low.drain(1, timeout_s=10) == [1]
-    assert time.monotonic() - start < 5
+    assert low.drain(1, timeout_s=15) == [1]
+    assert time.monotonic() - start < 10
     # When it is back, it gets all again.
     frozen.transport.session.service.start()
     with BrokerAdmin(broker_url) as operator:

@@ -57,7 +57,7 @@ def test_a_frozen_consumer_of_a_higher_priority_is_replaced_within_the_heartbeat
     publish(channel, "q", "frozen")
     wait_until(lambda: crew.shares()["low"] == 1)
     # What the last heartbeat has promised, the timeout, and a look at the list.
-    assert time.monotonic() - start < 6
+    assert time.monotonic() - start < 10
     crew.signal("high", signal.SIGCONT)
 
     def high_gets_it():

@@ -102,10 +102,10 @@ def test_nobody_is_taken_off_the_list_while_no_process_was_heard(channel, redis_
     crew.join(Consumer("mine.1", "q", "2"))
     assert redis_client.hget("meta:{q}", "active") == b"other.1"
     # One was heard just now, and again after the timeout, and this one was not.
-    redis_client.hset(KEYS.processes[2], mapping={"heard": int(now_ms), "resumed": int(now_ms - 500)})
+    redis_client.hset(KEYS.processes[2], mapping={"heard": int(now_ms), "resumed": int(now_ms - 2000)})
     crew.check([Consumer("mine.1", "q", "2")])
     assert redis_client.hget("meta:{q}", "active") == b"other.1"
-    redis_client.hset(KEYS.processes[2], "resumed", int(now_ms - 2000))
+    redis_client.hset(KEYS.processes[2], "resumed", int(now_ms - 6000))
     crew.check([Consumer("mine.1", "q", "2")])
     assert redis_client.hget("meta:{q}", "active") == b"mine.1"
 

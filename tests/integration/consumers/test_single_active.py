@@ -93,9 +93,9 @@ def test_a_dead_one_is_replaced_within_the_heartbeat_timeout_and_its_messages_co
     first.drain(2)
     start = time.monotonic()
     frozen.transport.session.service.stop()
-    assert second.drain(5, timeout_s=10) == [0, 1, 2, 3, 4]
-    # What the last heartbeat has promised, the timeout, and a look at the list.
-    assert time.monotonic() - start < 5
+    assert second.drain(5, timeout_s=15) == [0, 1, 2, 3, 4]
+    # What the last heartbeat has promised, the least timeout, and a look at the list.
+    assert time.monotonic() - start < 10
     # The first one comes back: what is in its buffer is not its own any more.
     assert first.rest(0.2) == [0, 1]
     for message in first.messages + second.messages:
@@ -118,7 +118,7 @@ def test_a_takeover_finds_what_the_dead_one_held_behind_many_claims_of_others(co
     due = (redis_client.time()[0] + 100) * 1000
     redis_client.zadd("messages_index:{q}", dict.fromkeys(others, due))
     frozen.transport.session.service.stop()
-    assert second.drain(5, timeout_s=10) == [0, 1, 2, 3, 4]
+    assert second.drain(5, timeout_s=15) == [0, 1, 2, 3, 4]
     assert redis_client.zcount("messages_index:{q}", due, due) == len(others)
     assert not redis_client.hexists("meta:{q}", "takeover")
 
@@ -237,6 +237,16 @@ def test_of_the_waiting_ones_the_highest_priority_is_next(connect, broker_url):
     first.cancel()
     publish(connect().channel(), "q", 1)
     assert third.drain(1, timeout_s=5) == [1]
+
+
+def test_a_waiting_one_of_a_higher_priority_does_not_hold_up_the_active_one(connect):
+    first = Inbox(connect(polling_interval=600).channel(), single(), prefetch=1)
+    Inbox(connect().channel(), single(consumer_arguments={"x-priority": 3}))
+    publish(connect().channel(), "q", *range(10))
+    start = time.monotonic()
+    assert first.drain(10, timeout_s=20) == list(range(10))
+    # Each claim would wait for a second.
+    assert time.monotonic() - start < 5
 
 
 def test_a_message_cannot_be_got_one_at_a_time(connect):
