@@ -6,7 +6,7 @@ Each is made when it is asked for first, so the order of the properties says not
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cached_property, partial
+from functools import partial
 from typing import TYPE_CHECKING
 
 from celery_redis_plus.broker.consumers.acks import Acknowledger
@@ -23,6 +23,7 @@ from celery_redis_plus.broker.queues.ownership import Ownership, delete_queue
 from celery_redis_plus.broker.queues.queues import Queues
 from celery_redis_plus.connection.blocking_connection import BlockingConnection
 from celery_redis_plus.connection.command_connection import CommandConnection
+from celery_redis_plus.connection.forks import fork_safe_property
 from celery_redis_plus.event_log.settings import EventLogSettings
 from celery_redis_plus.maintenance.ack_flush import AckFlush
 from celery_redis_plus.maintenance.ack_timeouts import AbandonedDeliveries, OverdueDeliveries
@@ -89,7 +90,7 @@ class Tasks:
         self.blocking = BlockingConnection(connector, "timers", timeout=options.socket_timeout, learns_id=True)
         self._crowds = QueueCrowds()
 
-    @cached_property
+    @fork_safe_property
     def runner(self) -> TaskRunner:
         """All maintenance tasks, and those of them that fail."""
         return TaskRunner(
@@ -121,7 +122,7 @@ class Tasks:
 
     # -- who lives -----------------------------------------------------------------------------------------------------------
 
-    @cached_property
+    @fork_safe_property
     def own_process(self) -> OwnProcess:
         """Which connections this process has."""
         return OwnProcess(
@@ -132,7 +133,7 @@ class Tasks:
             consumes_elsewhere=self._consumes_elsewhere,
         )  # fmt: skip
 
-    @cached_property
+    @fork_safe_property
     def heartbeat(self) -> Heartbeat:
         """Tells the server that this process lives, and learns whether it leads."""
         return Heartbeat(
@@ -140,7 +141,7 @@ class Tasks:
             visibility_timeout_s=self._options.visibility_timeout, on_forgotten=self.note_flush,
         )  # fmt: skip
 
-    @cached_property
+    @fork_safe_property
     def lost_processes(self) -> LostProcesses:
         """Looks for processes without a connection."""
         ownership = Ownership(
@@ -153,14 +154,14 @@ class Tasks:
         )
         return LostProcesses(self.commands, self._processes, self.heartbeat, self.leadership, roles, name=self._name)
 
-    @cached_property
+    @fork_safe_property
     def lease_heartbeats(self) -> LeaseHeartbeats:
         """Keeps claims alive."""
         timeout_s = self._options.visibility_timeout
         leases = Leases(self.commands, self._keys, self.unacked_messages, visibility_timeout_s=timeout_s)
         return LeaseHeartbeats(leases, self.unacked_messages, visibility_timeout_s=timeout_s)
 
-    @cached_property
+    @fork_safe_property
     def consumer_lists(self) -> ConsumerLists:
         """Keeps the lists of consumers true."""
         timeout_s = self._options.consumer_heartbeat_timeout
@@ -169,18 +170,18 @@ class Tasks:
             consumers, self.watched, self.unacked_messages, self._knowledge, self._crowds, timeout_s=timeout_s
         )  # fmt: skip
 
-    @cached_property
+    @fork_safe_property
     def subscriber_heartbeats(self) -> SubscriberHeartbeats:
         """Reports how far subscribers are."""
         return SubscriberHeartbeats(self._subscribers, self.positions)
 
-    @cached_property
+    @fork_safe_property
     def _dead_subscribers(self) -> DeadSubscribers:
         return DeadSubscribers(self._subscribers, self._bindings, self._fanout_keys, self.leadership)
 
     # -- messages ------------------------------------------------------------------------------------------------------------
 
-    @cached_property
+    @fork_safe_property
     def sweeper(self) -> Sweeper:
         """Promotes, expires, recovers, and bounds what a queue keeps."""
         options = self._options
@@ -193,47 +194,47 @@ class Tasks:
             note_id=redeclared.note_id,
         )  # fmt: skip
 
-    @cached_property
+    @fork_safe_property
     def _forwarder(self) -> DeadLetterForwarder:
         return DeadLetterForwarder(DeadLetters(self.commands, self._keys), self._queues, self._bindings, self.lanes)
 
-    @cached_property
+    @fork_safe_property
     def reconnect_recovery(self) -> ReconnectRecovery:
         """Settles and gives back what belongs to broken sessions."""
         return ReconnectRecovery(self.commands, self._keys, self.unacked_messages, self._acknowledger)
 
-    @cached_property
+    @fork_safe_property
     def dropped_sessions(self) -> DroppedSessions:
         """Hears of sessions that were never closed."""
         return DroppedSessions(
             self.unacked_messages, self.watched, self.positions, self.consumer_lists, wake=self._wake
         )  # fmt: skip
 
-    @cached_property
+    @fork_safe_property
     def ack_flush(self) -> AckFlush:
         """Hears of acks that wait for others."""
         return AckFlush(self._wake)
 
     # -- queues --------------------------------------------------------------------------------------------------------------
 
-    @cached_property
+    @fork_safe_property
     def topology_recovery(self) -> TopologyRecovery:
         """Declares again what a flush or a deletion has taken from consumers."""
         return TopologyRecovery(
             self._queues, self._bindings, self.watched, self._knowledge, on_flush=self.heartbeat.run_soon
         )  # fmt: skip
 
-    @cached_property
+    @fork_safe_property
     def transient_queues(self) -> TransientQueues:
         """Keeps transient queues that are in use."""
         return TransientQueues(self._queues, self.watched, self._crowds, on_gone=self.topology_recovery.run_soon)
 
-    @cached_property
+    @fork_safe_property
     def janitor(self) -> Janitor:
         """Clears vanished transient queues away."""
         return Janitor(self._queues, self._bindings, self.watched, on_unbound=self._dead_subscribers.forget)
 
-    @cached_property
+    @fork_safe_property
     def unconsumed_queues(self) -> UnconsumedQueues:
         """Knows the queues to be swept that no process may consume."""
         return UnconsumedQueues(self._queues, self.leadership)
@@ -254,13 +255,13 @@ class Tasks:
 
     # -- what they share -----------------------------------------------------------------------------------------------------
 
-    @cached_property
+    @fork_safe_property
     def lanes(self) -> Lanes | None:
         """The broker's lanes; None where it has one."""
         own = Lane(self.commands, self._keys, self._queues, self._bindings)
         return connect_lanes(own, self._connector, self._lane_prefixes) if self._lane_prefixes else None
 
-    @cached_property
+    @fork_safe_property
     def _queues(self) -> Queues:
         options = self._options
         return Queues(
@@ -268,18 +269,18 @@ class Tasks:
             owner_timeout_s=options.consumer_heartbeat_timeout, event_log=EventLogSettings.of(options), knowledge=self._knowledge,
         )  # fmt: skip
 
-    @cached_property
+    @fork_safe_property
     def _bindings(self) -> Bindings:
         return Bindings(self.commands, self._keys, self._knowledge, self._fanout_keys)
 
-    @cached_property
+    @fork_safe_property
     def _processes(self) -> Processes:
         options = self._options
         return Processes(
             self.commands, self._keys, delivery_limit=options.delivery_limit, dead_letter_max=options.dead_letter_max
         )  # fmt: skip
 
-    @cached_property
+    @fork_safe_property
     def _acknowledger(self) -> Acknowledger:
         options = self._options
         return Acknowledger(
@@ -287,7 +288,7 @@ class Tasks:
             dead_letter_max=options.dead_letter_max, delivery_limit=options.delivery_limit,
         )  # fmt: skip
 
-    @cached_property
+    @fork_safe_property
     def _subscribers(self) -> SubscriberRegistry:
         options = self._options
         return SubscriberRegistry(

@@ -218,7 +218,7 @@ class InMemoryConnection:
 
     check_process = keep_alive = check
 
-    def have_ended(self, processes: object) -> bool:
+    def look_at(self, processes: object) -> bool:
         return False
 
     def watch_queue(self, queue: str, consumer: Any = None) -> None:
