@@ -9,8 +9,8 @@
 -- be dead (-1 = all of these were heard), why the queue is paused ('' = it is not), until when (ms since the epoch, 0 = for good), how
 -- many consumers the queue has, and why this could not be done ('' = it was): a key of another type, or a field that is no number, is
 -- the matter of its own queue.
--- Bound: the consumers that are given, and 13 others of each queue that may be dead. Of queues with rules, where the one that had the queue is gone, a
---       look at each of the queue's consumers.
+-- Bound: the consumers that are given, and 13 others of each queue that may be dead. Of queues with rules, where the one that had the
+--       queue is gone, a look at each of the queue's consumers.
 -- @include now
 -- @include consumers
 local now = now_ms()
@@ -23,7 +23,7 @@ local function check(keys, id, state)
     redis.call('HSET', keys.consumer .. id, 'state', state, 'heard', text(now))
     keep_listed(keys, id)
   end
-  local _, next_death = remove_some_dead(keys, now, id)
+  local next_death = remove_some_dead(keys, now, id)
   local record = redis.call('HMGET', keys.meta, 'restricted', 'paused', 'paused_until', 'sac', 'active', 'exclusive', 'prioritised')
   if known == 1 and priority ~= '0' and not record[7] then
     -- The record was lost meanwhile.

@@ -45,7 +45,7 @@ local patience = tonumber(ARGV[2])
 local first = redis.call('ZRANGE', KEYS[4], 0, 0, 'WITHSCORES')
 -- An empty queue is not swept. One with a message that is so old was not empty, wherever the message was.
 if not paused and first[2] and now - first[2] % PRIORITY_BAND > patience and now - (swept or 0) > patience
-  and redis.call('EXISTS', KEYS[2]) == 0 and count_living(KEYS[5], KEYS[OWN + 1], KEYS[OWN + 2]) > 0 then
+  and redis.call('EXISTS', KEYS[2]) == 0 and #living(KEYS[5], KEYS[OWN + 1], KEYS[OWN + 2]) > 0 then
   report(2, 'no-wakeup', 'ready messages and live consumers, but no wakeup, and no sweep that would notify one')
   if repair then
     redis.call('ZADD', KEYS[2], 0, 'work')

@@ -5,4 +5,4 @@
 -- Returns how many there are.
 -- Bound: two looks at each of the queue's consumers.
 -- @include living
-return count_living(KEYS[1], KEYS[2], KEYS[3])
+return #living(KEYS[1], KEYS[2], KEYS[3])

@@ -13,7 +13,7 @@
 -- @include to_trash
 if ARGV[3] == '1' and redis.call('HEXISTS', KEYS[2], 'id') == 1 then return { 0, 0, 0, '' } end
 if ARGV[4] ~= '' and redis.call('HGET', KEYS[2], 'id') ~= ARGV[4] then return { 0, 0, 0, '' } end
-if ARGV[1] == '1' and count_living(KEYS[5], KEYS[6], KEYS[7]) > 0 then return { 0, 0, 0, '' } end
+if ARGV[1] == '1' and #living(KEYS[5], KEYS[6], KEYS[7]) > 0 then return { 0, 0, 0, '' } end
 local ready = redis.call('ZCARD', KEYS[10])
 if ARGV[2] == '1' and (ready > 0 or redis.call('EXISTS', KEYS[11]) == 1) then return { 0, 0, 0, '' } end
 if ARGV[5] then

@@ -213,14 +213,8 @@ if not fits or free <= ahead then
   unstage()
   local now = now_ms()
   join_wait_queue(waiting_publishers, waiter, ticket, now)
-  local answer = { 'WAIT', ticket }
 -- @include living
-  local listed = redis.call('ZRANGE', KEYS[13], 0, 99, 'WITHSCORES')
-  for i = 1, #listed, 2 do
-    local fields = redis.call('HMGET', KEYS[14] .. listed[i], 'process', 'timeout')
-    if dead_at(KEYS[15], fields[1], fields[2], tonumber(listed[i + 1]), now) > now then answer[#answer + 1] = listed[i] end
-  end
-  return answer
+  return { 'WAIT', ticket, unpack(living(KEYS[13], KEYS[14], KEYS[15], 100)) }
 end
 
 if not new_here() then return '' end

@@ -29,6 +29,6 @@ end
 local ended = meta[4] and meta[4] ~= '0' and tonumber(meta[4]) <= now
 return {
   meta[1] or '', redis.call('ZCARD', KEYS[2]), redis.call('ZCARD', KEYS[3]), redis.call('ZCARD', KEYS[4]),
-  redis.call('ZCARD', KEYS[6]) + redis.call('ZCARD', KEYS[7]), count_living(KEYS[8], KEYS[9], KEYS[10]),
+  redis.call('ZCARD', KEYS[6]) + redis.call('ZCARD', KEYS[7]), #living(KEYS[8], KEYS[9], KEYS[10]),
   oldest and text(now - oldest) or '', not ended and meta[3] or '', meta[4] or '0', meta[5] or '0', meta[6] or '0',
 }

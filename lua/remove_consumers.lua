@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- Takes the consumers of a process that is lost or silent off the list of a queue: by its sessions. What they had alone passes on.
+-- Takes the consumers of a lost process off the list of a queue: by its sessions. What they had alone passes on.
 -- KEYS  1 queue (zset, read)  2 delayed (zset, read)  3 messages_index (zset, read)  4 message (prefix of a hash, read)
 --       5 wakeup (zset)  6 meta (hash)  7 schedule_wakeup (zset, read)  8 expiry (zset, read)  9 dlx_outbox (zset, read)
 --       10 dead (zset, read)  11 trash (zset, read)  12 consumers (zset)  13 consumer (prefix of a hash)  14 with_credit (zset)

@@ -211,8 +211,8 @@ local function privileged(keys, me)
   return found
 end
 
--- Removes dead ones among a few others than `me`, and brings the record up to date. Returns whether there were any, and in how many ms
--- the next one that has something alone may be dead, -1 where all of these were heard.
+-- Removes dead ones among a few others than `me`, and brings the record up to date. Returns in how many ms the next one that has
+-- something alone may be dead, -1 where all of these were heard.
 local function remove_some_dead(keys, now, me)
   local others = {}
   for _, id in ipairs(redis.call('ZRANDMEMBER', keys.consumers, SAMPLE)) do
@@ -223,5 +223,5 @@ local function remove_some_dead(keys, now, me)
   local removed, next_death = false, nil
   if #alone > 0 then removed, next_death = remove_dead(keys, now, alone) end
   if removed or among_others then update_consumers(keys) end
-  return removed or among_others, next_death or -1
+  return next_death or -1
 end

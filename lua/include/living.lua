@@ -30,13 +30,13 @@ local function silence_counts_from(heartbeats, leader, now)
   return resumed + 2 * rest + 1000
 end
 
--- Returns how many of the consumers of a list live.
-local function count_living(consumers, record, heartbeats)
-  local now, count = now_ms(), 0
-  local listed = redis.call('ZRANGE', consumers, 0, -1, 'WITHSCORES')
+-- Returns those of a list's consumers that live, of the first `most` of the list, or of all.
+local function living(consumers, record, heartbeats, most)
+  local now, found = now_ms(), {}
+  local listed = redis.call('ZRANGE', consumers, 0, (most or 0) - 1, 'WITHSCORES')
   for i = 1, #listed, 2 do
     local fields = redis.call('HMGET', record .. listed[i], 'process', 'timeout')
-    if dead_at(heartbeats, fields[1], fields[2], tonumber(listed[i + 1]), now) > now then count = count + 1 end
+    if dead_at(heartbeats, fields[1], fields[2], tonumber(listed[i + 1]), now) > now then found[#found + 1] = listed[i] end
   end
-  return count
+  return found
 end

@@ -196,7 +196,7 @@ class Consumers:
             self._failures.contain(error, queue)
 
     def list(self, queue: str) -> list[ConsumerRecord]:
-        """Return the queue's consumers, the longest there first. Raises as `CommandConnection.call` does."""
+        """Return the queue's live consumers, the longest there first. Raises as `CommandConnection.call` does."""
         keys = self._keys.queue(queue)
         call = (script("list_consumers"), [*keys.living, keys.meta, keys.index, keys.message])
         entries: list[Any] = []
