@@ -26,7 +26,7 @@ from celery_redis_plus.spark.loss_counter import LossCounter
 from celery_redis_plus.spark.losses import Loss, noted
 from celery_redis_plus.spark.manifest import Manifest
 from celery_redis_plus.spark.partition_reader import read_range
-from celery_redis_plus.spark.query_runner import FIRST_PAUSE_S, LONGEST_PAUSE_S, is_passing
+from celery_redis_plus.spark.query_runner import GrowingPause, is_passing
 from celery_redis_plus.spark.read_plan import Offset, Planner
 from celery_redis_plus.spark.source_options import SourceOptions
 
@@ -99,7 +99,7 @@ class ArrowIngest:
             EventsLost: events were trimmed before they were read, with `failOnDataLoss`.
             ServerUnreachable: and its kin from `errors`, with `once`.
         """
-        pause, self._stop = FIRST_PAUSE_S, stop
+        pause, self._stop = GrowingPause(), stop
         while not stop.is_set():
             began = time.monotonic()
             try:
@@ -110,10 +110,9 @@ class ArrowIngest:
             except CeleryRedisPlusError as error:
                 if once or not is_passing(type(error)):
                     raise
-                pause = FIRST_PAUSE_S if time.monotonic() - began > LONGEST_PAUSE_S else pause
-                say(f"{error}; it starts again in {pause:.0f} s")
-                stop.wait(pause)
-                pause = min(2 * pause, LONGEST_PAUSE_S)
+                pause_s = pause.after(time.monotonic() - began)
+                say(f"{error}; it starts again in {pause_s:.0f} s")
+                stop.wait(pause_s)
             else:
                 return
 

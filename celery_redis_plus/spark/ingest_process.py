@@ -13,7 +13,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
-from celery_redis_plus.spark.query_runner import FIRST_PAUSE_S, LONGEST_PAUSE_S
+from celery_redis_plus.spark.query_runner import LONGEST_PAUSE_S, GrowingPause
 
 #: Seconds that it gets to end by itself.
 PATIENCE_S = 7.0
@@ -32,7 +32,7 @@ class IngestProcess:
         self._env = env
         self._process: subprocess.Popen[bytes] | None = None
         self._began = 0.0
-        self._pause = FIRST_PAUSE_S
+        self._pause = GrowingPause(calm_s=2 * LONGEST_PAUSE_S)
         self._due = 0.0
         self.starts = 0
 
@@ -50,11 +50,10 @@ class IngestProcess:
             status = self._process.wait()
             self._end_group()
             self._process = None
-            # It has worked for a while: this is another disturbance, and not the same one again.
-            self._pause = FIRST_PAUSE_S if now - self._began > 2 * LONGEST_PAUSE_S else self._pause
+            pause_s = self._pause.after(now - self._began)
             how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
-            said = f"ingest {how}; it starts again in {self._pause:.0f} s"
-            self._due, self._pause = now + self._pause, min(2 * self._pause, LONGEST_PAUSE_S)
+            said = f"ingest {how}; it starts again in {pause_s:.0f} s"
+            self._due = now + pause_s
         if now >= self._due:
             self._process = subprocess.Popen(self._command, env=self._env, stdin=subprocess.PIPE, start_new_session=True)
             self._began = now

@@ -39,6 +39,23 @@ _OURS = re.compile(r"^\S*celery_redis_plus\.errors\.(\w+): (.+)$", re.MULTILINE)
 _PYTHON = re.compile(r"^(?:\w+\.)*(\w*(?:Error|Exception): .+)$", re.MULTILINE)
 
 
+class GrowingPause:
+    """The pause before the next start after a disturbance: twice the one before, up to the longest.
+
+    After a run that was longer than `calm_s` seconds it is the first one again: that was another disturbance.
+    """
+
+    def __init__(self, calm_s: float = LONGEST_PAUSE_S) -> None:
+        self._calm_s = calm_s
+        self._next_s = FIRST_PAUSE_S
+
+    def after(self, ran_s: float) -> float:
+        """Return the seconds to wait after a run of `ran_s` seconds."""
+        pause_s = FIRST_PAUSE_S if ran_s > self._calm_s else self._next_s
+        self._next_s = min(2 * pause_s, LONGEST_PAUSE_S)
+        return pause_s
+
+
 def run_query(
     start: Callable[[], StreamingQuery], stop: threading.Event, say: Callable[[str], None], *, restarts: bool
 ) -> None:  # fmt: skip
@@ -53,7 +70,7 @@ def run_query(
     Raises:
         StreamingQueryException: it failed, and not for such a disturbance.
     """
-    pause, lost = FIRST_PAUSE_S, 0
+    pause, lost = GrowingPause(), 0
     while not stop.is_set():
         began = time.monotonic()
         try:
@@ -69,10 +86,9 @@ def run_query(
             lost += _worker_lost(str(error))
             if not passes(str(error)) or not (restarts or (_worker_lost(str(error)) and lost <= MOST_WORKERS_LOST)):
                 raise
-            pause = FIRST_PAUSE_S if time.monotonic() - began > LONGEST_PAUSE_S else pause
-            say(f"{one_line(str(error))}; it starts again in {pause:.0f} s")
-            stop.wait(pause)
-            pause = min(2 * pause, LONGEST_PAUSE_S)
+            pause_s = pause.after(time.monotonic() - began)
+            say(f"{one_line(str(error))}; it starts again in {pause_s:.0f} s")
+            stop.wait(pause_s)
         else:
             return
 
