@@ -110,6 +110,45 @@ def test_nobody_is_taken_off_the_list_while_no_process_was_heard(channel, redis_
     assert redis_client.hget("meta:{q}", "active") == b"mine.1"
 
 
+@pytest.fixture
+def crowd(channel, redis_client):
+    """Twenty dead consumers of a queue with a single active one, the first of them that; processes are heard."""
+    declare(channel, "q", arguments={"x-single-active-consumer": True})
+    now_ms = int(datetime.now(UTC).timestamp() * 1000)
+    redis_client.zadd(KEYS.processes[1], {"mine": now_ms + 60_000})
+    redis_client.hset(KEYS.processes[2], mapping={"heard": now_ms + 500, "resumed": now_ms - 60_000})
+    for number in range(20):
+        redis_client.zadd("consumers:{q}", {f"dead{number:02}.1": now_ms - 120_000})
+        redis_client.hset(f"consumer:{{q}}:dead{number:02}.1", mapping={"process": "gone", "timeout": 5000, "priority": 0})
+    redis_client.hset("meta:{q}", mapping={"active": "dead00.1", "activations": 1})
+    wait_until(lambda: datetime.now(UTC).timestamp() * 1000 >= now_ms + 500)
+    return Consumers(channel.session.commands, channel.session.keys, process="mine", timeout_s=60)
+
+
+def test_a_crowd_of_dead_ones_does_not_get_the_queue_one_after_the_other(crowd, redis_client):
+    mine = Consumer("mine.1", "q", "tag")
+    crowd.join(mine)
+    crowd.check([mine])
+    # Another dead one was chosen before a living one was there.
+    assert redis_client.hmget("meta:{q}", "active", "activations") == [b"mine.1", b"3"]
+
+
+def test_dead_ones_are_not_in_the_way_of_one_that_wants_the_queue_alone(crowd, redis_client):
+    redis_client.hdel("meta:{q}", "active", "sac", "restricted")
+    crowd.join(Consumer("mine.1", "q", "tag", exclusive=True))
+    assert redis_client.zrange("consumers:{q}", 0, -1) == [b"mine.1"]
+
+
+def test_nobody_is_dead_where_the_heartbeats_were_lost(crowd, redis_client):
+    """An eviction, or somebody who deletes the key: each process has to tell first that it lives."""
+    redis_client.delete(KEYS.processes[1])
+    mine = Consumer("mine.1", "q", "tag")
+    crowd.join(mine)
+    crowd.check([mine])
+    assert redis_client.hget("meta:{q}", "active") == b"dead00.1"
+    assert redis_client.zcard("consumers:{q}") == 21
+
+
 def test_a_consumer_that_was_taken_for_dead_comes_back(connect, operator, redis_client):
     inbox = Inbox(connect(consumer_heartbeat_timeout=1).channel(), "q")
     (before,) = operator.consumers("q")
