@@ -82,6 +82,8 @@ def left(client):
 def _goes(key, ttl):
     lives_ms = {
         b"producer": 900_000, b"client_wakeup": 60_000, b"binding": 3_600_000,
+        # Those that were passed on while the queue was deleted.
+        b"wakeup": 60_000, b"schedule_wakeup": 60_000,
         b"processes": 86_400_000, b"heartbeats": 86_400_000, b"leader": 86_400_000,
     }  # fmt: skip
     return 0 < ttl <= lives_ms.get(key.partition(b":")[0], 0)
