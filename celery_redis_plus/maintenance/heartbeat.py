@@ -84,7 +84,7 @@ class Heartbeat:
     @property
     def has_reported(self) -> bool:
         """Whether the server knows what this process consumes, or cannot miss its messages anyhow."""
-        return not self.is_judged or self._leadership.by_all or self._seen[-1:] == (self._own.versions[-1],)
+        return not self.is_judged or self._seen[-1:] == (self._own.versions[-1],)
 
     def run_soon(self) -> None:
         """Run next at once. From any thread."""
@@ -97,7 +97,6 @@ class Heartbeat:
             self._meet_server()
             now_seen = self._now_seen()
             self.beat()
-            self._leadership.by_all = False
             # Not where the server has refused the record.
             self._seen = now_seen
         except NoPermissionError as error:
@@ -195,10 +194,13 @@ class Heartbeat:
             self._processes.replace(self._name, stored.encode(), "")
 
     def _refused(self, why: str) -> None:
-        """Do what a leader does, as each process does whose user may send no heartbeats; try again with the next connection."""
+        """Go on without heartbeats, as a process that others cannot judge; try again with the next connection.
+
+        A process that consumes has the right to them; one that gets messages one at a time may not.
+        """
         self.tell(why)
         self._forget()
-        self._leadership.by_all = True
+        self.is_judged = False
         self._seen, self._next_run_at = self._now_seen(), math.inf
 
     def cannot_be_judged(self, why: str) -> None:

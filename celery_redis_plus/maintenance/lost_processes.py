@@ -78,7 +78,7 @@ class LostProcesses:
     @property
     def next_run_at(self) -> float:
         """When to run next, on `clock`, in seconds."""
-        if self._leadership.by_all or not self._heartbeat.is_judged or not self._heartbeat.asks:
+        if not self._heartbeat.is_judged or not self._heartbeat.asks:
             return math.inf
         # A new leader looks at once.
         return self._next_run_at if self._epoch == self._leadership.epoch else 0.0
@@ -121,6 +121,10 @@ class LostProcesses:
     def _look(self, *, first: bool) -> None:
         """Ask which connections exist, and begin the recovery of processes that have had none for too long."""
         judged = self._judged_records()
+        if not judged:
+            # There is nobody to be missed.
+            self._absences.clear()
+            return
         shortest_s = min((record.grace_s for record in judged.values()), default=math.inf) / LOOKS_IN_GRACE
         interval_s = max(min(LOOK_S, max(shortest_s, LEAST_LOOK_S)), len(judged) / PROCESSES_A_SECOND)
         absent = self._without_connection(judged)
