@@ -73,7 +73,7 @@ class Heartbeat:
         #: The next heartbeat comes within so many seconds.
         self._rest_s = leadership.beat_s
         #: What the leader knows: version of the records, and all of them by process.
-        self._version = ""
+        self.version = ""
         self.known: dict[str, KnownProcess] = {}
 
     @property
@@ -129,11 +129,11 @@ class Heartbeat:
             self._leadership.renew(beat.epoch, sent_at)
             if beat.known is not None:
                 self.known = beat.known
-            self._version = beat.version
+            self.version = beat.version
         else:
             self._leadership.end()
             # The next leader gets the records anew.
-            self._version, self.known = "", {}
+            self.version, self.known = "", {}
             rest_s *= random.uniform(0.8, 1.0)  # noqa: S311 - spreads load, guards nothing
             if beat.lease_left_s < self._leadership.lease_s - LATE_BEATS * self._leadership.beat_s:
                 # The leader is late: this process leads as soon as the lease ends.
@@ -153,7 +153,7 @@ class Heartbeat:
             may_lead=True,
             asks=self.asks and self.is_judged,
             lease_s=self._leadership.lease_s,
-            version=self._version,
+            version=self.version,
             next_s=self._rest_s,
         )
 
@@ -183,7 +183,7 @@ class Heartbeat:
                 self.cannot_be_judged("the server refuses INFO")
 
     def _forget(self) -> None:
-        self.stored, self._version, self.known = None, "", {}
+        self.stored, self.version, self.known = None, "", {}
         self._leadership.end()
 
     def _withdraw(self) -> None:

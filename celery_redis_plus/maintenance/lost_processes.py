@@ -68,6 +68,8 @@ class LostProcesses:
         self._processes, self._roles = processes, roles
         self._next_run_at = 0.0
         self._epoch = -1
+        #: Version of the records at the last look, and when that began, on `clock`, in seconds.
+        self._version, self._ran_at = "", 0.0
         #: When each record was seen first that is not judged, on `clock`, in seconds.
         self._idle_since: dict[tuple[str, str], float] = {}
         self._absences: dict[str, _Absence] = {}
@@ -80,8 +82,12 @@ class LostProcesses:
         """When to run next, on `clock`, in seconds."""
         if not self._heartbeat.is_judged or not self._heartbeat.asks:
             return math.inf
-        # A new leader looks at once.
-        return self._next_run_at if self._epoch == self._leadership.epoch else 0.0
+        # A new leader looks at once; and soon where a process is new: it may have died since.
+        if self._epoch != self._leadership.epoch:
+            return 0.0
+        if self._version != self._heartbeat.version:
+            return min(self._next_run_at, self._ran_at + LEAST_LOOK_S)
+        return self._next_run_at
 
     @property
     def recovered(self) -> int:
@@ -97,7 +103,8 @@ class LostProcesses:
         first = self._epoch != self._leadership.epoch
         if first:
             self._begin()
-        self._next_run_at = clock.now_s() + LOOK_S
+        self._version, self._ran_at = self._heartbeat.version, clock.now_s()
+        self._next_run_at = self._ran_at + LOOK_S
         try:
             self._look(first=first)
         except NoPermissionError as error:
