@@ -42,13 +42,17 @@ COUNTED = {
 TOGETHER = {
     "the event log": {"events", "events_meta", "events_readers", "event_index"},
     "tracks": {"track", "track_events"},
+    "all places": {"queue", "delayed", "messages_index", "dead", "dlx_outbox", "expiry"},
+    "waiting places": {"queue", "delayed", "expiry"},
+    "wake-ups": {"wakeup", "schedule_wakeup"},
 }
 ELSEWHERE = {"events_meta:{Q}": "events.md#the-hash-events_metaq"}
 CONTRACT_INTRO = """# The contract with the store
 
 Every change on the server is one of these operations. Rooms above `broker/` call the functions; each is one call of one of the
 scripts, or pages of such calls. A script happens wholly or not at all, and [a failure inside it](design/0012-scripts.md) loses
-nothing. Paths are relative to `celery_redis_plus/`. Keys are named by their first word ([data](data.md)). Keys and cost come
+nothing. Paths are relative to `celery_redis_plus/`. Keys are named by their first word ([data](data.md)); *waiting places* are
+queue, delayed and expiry, *all places* also messages_index, dead and dlx_outbox. Keys and cost come
 from the headers of the scripts, and a test checks that each script has its operation, and that each function exists.
 
 A server that is [full](architecture.md#when-something-breaks) refuses only what adds messages. Every operation raises the errors
@@ -139,9 +143,12 @@ def _operation(one: Operation) -> str:
 
 
 def _kinds(kinds: set[str]) -> str:
-    names = [name for name, together in TOGETHER.items() if together <= kinds]
-    alone = sorted(kinds.difference(*(TOGETHER[name] for name in names)))
-    return ", ".join([*alone, *names])
+    names, alone = [], set(kinds)
+    for name, together in TOGETHER.items():
+        if together <= alone:
+            names.append(name)
+            alone -= together
+    return ", ".join([*sorted(alone), *names])
 
 
 def _bound(script: str) -> str:

@@ -40,7 +40,8 @@ Public is what this page lists, with the names and arguments that it gives, the 
 [Semantic versioning](https://semver.org/) holds for these. All other modules, and names that begin with `_`, may change in any
 release.
 
-What asks the server raises its [errors](errors.md) (`redis.exceptions.RedisError`). `connection` is a kombu Connection, a channel
+What asks the server raises its [errors](errors.md) (`redis.exceptions.RedisError`, kombu's `ChannelError`), and `OptionError` where
+the app's broker is none of ours. `connection` is a kombu Connection, a channel
 over our transport, or a Celery app. `id` is a message's id (its delivery tag), or Celery's task id. `app` of
 `celery_redis_plus.testing` is the task's, or the current one.
 
@@ -65,7 +66,8 @@ RETURNED = {"Delivery", "BrowsedMessage", "ListedMessage"}
 #: What the page says once, for all.
 SAID_ONCE = re.compile(
     r"redis\.exceptions\.RedisError: as `error_translation"
-    r"|connection: a kombu Connection|app: (the app; )?None: |(app|id|queue): see `"
+    r"|connection: a kombu Connection|app: (the app; )?None: |(app|id|queue): see `|OptionError: the app's broker is none of ours"
+    r"|kombu.exceptions.ChannelError: as `Channel"
 )
 #: Options that the page tells of before the list.
 COMMON = {"--app", "--broker", "--help", "--json", "--dry-run", "--yes"}
@@ -184,7 +186,7 @@ def _members(name: str, value: type[Any]) -> Iterator[str]:
         if (callable(called) or isinstance(held, property)) and inspect.getdoc(called):
             shown = member if isinstance(held, property) else _plain(_signature(member, called))
             summary, *sections = HEADING.split(inspect.getdoc(called) or "")
-            told = [_plain(summary)]
+            told = [_plain(summary.partition("\n\n")[0])]
             told += [
                 f"{title}: {'; '.join(entry.rstrip('.') for entry in entries)}."
                 for title, entries in _entries(sections)
@@ -202,10 +204,14 @@ def _entries(sections: list[str]) -> Iterator[tuple[str, list[str]]]:
 
 
 def _signature(name: str, value: Any) -> str:
-    text = re.sub(r"(: |-> )'([^']+)'", r"\1\2", str(inspect.signature(value))).replace(" -> None", "")
-    text = re.sub(r"ForwardRef\('([^']+)'\)", r"\1", text)
-    text = re.sub(r"<function .*? at \w+>", "...", text).replace("(self, ", "(").replace("(self)", "()")
-    return textwrap.fill(name + text, 118, break_on_hyphens=False, subsequent_indent="    ")
+    """Return name and arguments with their defaults. Types are in the code, which is typed: an editor shows them."""
+    found = inspect.signature(value)
+    plain = [one.replace(annotation=inspect.Parameter.empty) for one in found.parameters.values() if one.name != "self"]
+    returned = "" if found.return_annotation in (None, "None", inspect.Signature.empty) else f" -> {found.return_annotation}"
+    text = str(found.replace(parameters=plain, return_annotation=inspect.Signature.empty)) + returned.replace("'", "")
+    return textwrap.fill(
+        name + re.sub(r"<function .*? at \w+>", "...", text), 118, break_on_hyphens=False, subsequent_indent="    "
+    )
 
 
 def _docstring(text: str) -> str:

@@ -38,7 +38,7 @@ RULES: dict[str, Rule] = {
     "expires": Rule("a key of a lasting queue would expire", "the expiry is removed"),
     "never-expires": Rule("a key that should vanish by itself has no expiry", "it gets its expiry"),
     "no-expiry": Rule("a ready message has a TTL, and the list of expiries does not know it", "it is listed"),
-    "no-wakeup": Rule("ready messages and live consumers, and neither wake-up nor sweep wakes them", "one is notified"),
+    "no-wakeup": Rule("a queue has ready messages and idle consumers, and nothing will wake them", "one is notified"),
     "never-delivered": Rule(
         "a message is ready in the reserved queue of undelivered messages, which has no consumer",
         "it is made a dead letter there",
