@@ -23,7 +23,7 @@ ROWS = {
 TABLE_HEAD = "| | kombu's own Redis transport | celery-redis-plus |\n|---|---|---|\n"
 _TABLE = re.compile(re.escape(TABLE_HEAD) + r"(?=\| (?:client|server) CPU)(?:\|.*\n)+")
 _COSTS = re.compile(r"[\d.]+ µs of CPU instead of [\d.]+ µs")
-_MORE = re.compile(r"takes about [\d.]+ µs of server\ntime more than the LPUSH")
+_MORE = re.compile(r"(takes\s+about\s+)[\d.]+(\s+µs\s+of\s+server\s+time\s+more\s+than\s+the\s+LPUSH)")
 
 
 @cache
@@ -39,7 +39,7 @@ def figures_in(text: str) -> str:
     kombu, ours = results()["publish: server CPU"]
     text = _TABLE.sub(lambda _: TABLE_HEAD + "".join(map(_row, ROWS)), text)
     text = _COSTS.sub(f"{kombu} µs of CPU instead of {ours} µs", text)
-    return _MORE.sub(f"takes about {float(ours) - float(kombu):.0f} µs of server\ntime more than the LPUSH", text)
+    return _MORE.sub(rf"\g<1>{float(ours) - float(kombu):.0f}\g<2>", text)
 
 
 def _row(name: str) -> str:

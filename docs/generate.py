@@ -189,14 +189,9 @@ celery-redis-plus check --url redis://localhost:6379/0 --prefix shop: --queue or
 celery-redis-plus check --url redis://localhost:6379/0 --repair
 ```
 
-| exit status | meaning |
-|---|---|
-| 0 | no violation was found |
-| 1 | violations were found; `--repair` repairs those that can be repaired, and a second run returns 0 |
-| 2 | the check could not run |
-
-Without `--url` it uses the environment's `CELERY_BROKER_URL`. Transport options may be part of the URL. If the application sets
-`priority_order=low-first`, the URL must have it too. No repair loses a message: a tag is removed only if it has no message.
+The exit status is 1 if violations were found, 2 if the check could not run. `--repair` repairs those that can be repaired; a second
+run then returns 0. If the application sets `priority_order=low-first`, the URL must have it too. No repair loses a message: a tag is
+removed only if it has no message.
 
 """
 
@@ -209,8 +204,7 @@ def check_page() -> str:
 
 SPARK_INTRO = """# Options of the Spark formats
 
-[The data pipeline](spark.md) explains their use. Names are case-insensitive. An unknown name, or a value that is not allowed,
-raises an error.
+[The data pipeline](spark.md) explains their use. Names are case-insensitive. An unknown name or value raises an error.
 """
 
 
