@@ -130,7 +130,7 @@ def _operation(one: Operation) -> str:
     scripts = ", ".join(f"`lua/{name}.lua`" for name in one.scripts)
     written = set().union(*(written_kinds(name) for name in one.scripts))
     read = {kind for name in one.scripts for kind, _, _ in keys_in_header(f"{name}.lua")} - written
-    keys = "; ".join(f"{verb} {_kinds(kinds)}" for verb, kinds in (("writes", written), ("reads", read)) if kinds)
+    keys = f"writes {_kinds(written)}" if written else f"reads {_kinds(read)}"
     bounds: dict[str, list[str]] = {_bound(name): [] for name in one.scripts}
     for name in one.scripts:
         bounds[_bound(name)].append(name)

@@ -55,9 +55,9 @@ OPTIONS_INTRO = """# Options
 Set options as `broker_transport_options` in Celery, as `transport_options` in kombu, or in the URL's query. An unknown name, or a
 value that is not allowed, raises an error. Durations are in seconds.
 
-Options of other Redis clients that mean nothing here are accepted, and logged once, such as `priority_steps` and `sep`;
-`max_connections` (a connection of kombu has at most four sockets, without a pool); `protocol` (the replies to RESP 2 and 3 are
-the same here).
+Options of other Redis clients that mean nothing here are accepted, and logged once, such as `priority_steps` and `sep`. Others
+are `max_connections` (a connection of kombu has at most four sockets, without a pool) and `protocol` (RESP 2 and 3 are the same
+here).
 """
 
 ARGUMENTS_INTRO = """# Arguments
@@ -189,9 +189,9 @@ celery-redis-plus check --url redis://localhost:6379/0 --prefix shop: --queue or
 celery-redis-plus check --url redis://localhost:6379/0 --repair
 ```
 
-The exit status is 1 if violations were found, 2 if the check could not run. `--repair` repairs those that can be repaired; a second
-run then returns 0. If the application sets `priority_order=low-first`, the URL must have it too. No repair loses a message: a tag is
-removed only if it has no message.
+The exit status is 1 if violations were found, 2 if the check could not run. `--repair` repairs those that can be repaired; a
+second run then returns 0. If the application sets `priority_order=low-first`, the URL must have it too. No repair loses a
+message: a tag is removed only if it has no message.
 
 """
 

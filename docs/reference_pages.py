@@ -40,10 +40,9 @@ Public is what this page lists, with the names and arguments that it gives, the 
 [Semantic versioning](https://semver.org/) holds for these. All other modules, and names that begin with `_`, may change in any
 release.
 
-What asks the server raises its [errors](errors.md) (`redis.exceptions.RedisError`, kombu's `ChannelError`), and `OptionError` where
-the app's broker is none of ours. `connection` is a kombu Connection, a channel
-over our transport, or a Celery app. `id` is a message's id (its delivery tag), or Celery's task id. `app` of
-`celery_redis_plus.testing` is the task's, or the current one.
+What asks the server raises its [errors](errors.md) (`redis.exceptions.RedisError`, kombu's `ChannelError`), and `OptionError`
+where the app's broker is none of ours. `connection` is a kombu Connection, a channel over our transport, or a Celery app. `id` is
+a message's id (its delivery tag), or Celery's task id. `app` of `celery_redis_plus.testing` is the task's, or the current one.
 
 These names have their page elsewhere:
 
@@ -95,15 +94,15 @@ class _Command:
 def commands_section() -> str:
     """Return the list of all commands and their options, for the end of docs/command-line.md."""
     with click.Context(commands, info_name=PROGRAM) as ctx:
-        return _told(_group(commands, ctx), "Several commands take these") + _told(_spark_jobs(), "Jobs of `spark`")
+        return _told(_group(commands, ctx))
 
 
-def _told(found: Iterable[_Command], about: str) -> str:
+def _told(found: Iterable[_Command]) -> str:
     """Return what the page says of commands; what several of them take is told once, before them."""
     found = [*found]
     counts = Counter(option for one in found for option in one.options)
     shared = {option for option, count in counts.items() if count > 1}
-    parts = [f"\n{about}:\n\n", *(f"* `{name}` {text}\n" for name, text in counts if (name, text) in shared)]
+    parts = ["\nSeveral commands take these:\n\n", *(f"* `{name}` {text}\n" for name, text in counts if (name, text) in shared)]
     for one in found:
         own = "".join(f"* `{name}` {text}\n" for name, text in one.options if (name, text) not in shared)
         more = ", ".join(f"`{name.split()[0]}`" for name, text in one.options if (name, text) in shared)
@@ -125,7 +124,11 @@ def _command(command: click.Command, ctx: click.Context) -> Iterator[_Command]:
     if isinstance(command, click.Group):
         yield _Command("", f"**{path}**: {text}")
         yield from _group(command, ctx)
-    elif path != "spark":
+    elif path == "spark":
+        jobs = "".join(f"* `{name}`: {_plain(told)}\n" for name, told in _spark_jobs())
+        more = "`--help` lists their options, [the data pipeline](spark.md) explains them."
+        yield _Command("", f"**spark JOB**: {text} {more}\n\n{jobs}".rstrip())
+    else:
         usage = " ".join([path, *(piece for piece in command.collect_usage_pieces(ctx) if piece != "[OPTIONS]")])
         options = [param for param in command.get_params(ctx) if isinstance(param, click.Option)]
         records = [
@@ -134,25 +137,13 @@ def _command(command: click.Command, ctx: click.Context) -> Iterator[_Command]:
         yield _Command(usage, text, tuple((name, _plain(told)) for name, told in records))
 
 
-def _spark_jobs() -> Iterator[_Command]:
+def _spark_jobs() -> Iterator[tuple[str, str]]:
+    """Yield name and effect of each job of `spark`."""
     parser = argparse.ArgumentParser()
     add_arguments(parser)
     (chosen,) = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]  # noqa: SLF001 - no other way
     helps = {action.dest: action.help for action in chosen._choices_actions}  # noqa: SLF001
-    for name, job in chosen.choices.items():
-        shown = [
-            action
-            for action in job._actions  # noqa: SLF001
-            if action.option_strings and action.help != argparse.SUPPRESS and not set(action.option_strings) & COMMON
-        ]
-        options = tuple((", ".join(action.option_strings), _plain(_argparse_text(action))) for action in shown)
-        yield _Command(f"spark {name}", _plain(helps.get(name) or job.description or ""), options)
-
-
-def _argparse_text(action: argparse.Action) -> str:
-    text = (action.help or "") % {"default": action.default}
-    told = "default" in text or action.default in (None, False, "", [])
-    return text if told else f"{text} [default: {action.default}]".strip()
+    return ((name, helps.get(name) or job.description or "") for name, job in chosen.choices.items())
 
 
 def api_page() -> str:
@@ -187,12 +178,14 @@ def _members(name: str, value: type[Any]) -> Iterator[str]:
             shown = member if isinstance(held, property) else _plain(_signature(member, called))
             summary, *sections = HEADING.split(inspect.getdoc(called) or "")
             told = [_plain(summary.partition("\n\n")[0])]
-            told += [
-                f"{title}: {'; '.join(entry.rstrip('.') for entry in entries)}."
-                for title, entries in _entries(sections)
-                if entries
-            ]
+            told += [f"{title}: {_sentences(entries)}" for title, entries in _entries(sections) if entries]
             yield f"* `{shown}`: {' '.join(told)}\n"
+
+
+def _sentences(entries: list[str]) -> str:
+    """Return entries of a docstring's section, such as `InvalidArgument: why`, as sentences that begin with the name."""
+    split = (entry.rstrip(".").partition(": ") for entry in entries)
+    return " ".join(f"`{name}`: {meaning}." for name, _, meaning in split)
 
 
 def _entries(sections: list[str]) -> Iterator[tuple[str, list[str]]]:

@@ -21,8 +21,8 @@ RULES: dict[str, Rule] = {
     ),
     "no-place": Rule(
         "a message is in no set, so no consumer will ever get it",
-        "it goes where its fields say: claimed (with a fresh deadline, for its consumer may be at work), dead, delayed, else "
-        "ready, with its own score, or with one made of its priority and the time of publishing",
+        "it goes where its fields say: claimed (with a fresh deadline), dead, delayed, else ready, with its own score, or one "
+        "made of priority and time of publishing",
     ),
     "several-places": Rule(
         "a message is in several sets, so it may be delivered twice",
