@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from argument_descriptions import OF_CONSUMERS, OF_EXCHANGES, OF_MESSAGES, OF_QUEUES
-from benchmark_figures import figures_in
+from benchmark_figures import WITH_FIGURES, figures_in
 from data_pages import contract_page, data_page
 from reference_pages import COMMANDS_BEGIN, COMMANDS_END, api_page, commands_section
 
@@ -541,8 +541,7 @@ def main() -> int:
             stale.append(name)
             if not check:
                 file.write_text(text, encoding="utf-8")
-    written = {"README.md": figures_in, "docs/comparison.md": figures_in, "docs/architecture.md": figures_in}
-    for name, current_of in {**written, "docs/command-line.md": with_commands}.items():
+    for name, current_of in {**dict.fromkeys(WITH_FIGURES, figures_in), "docs/command-line.md": with_commands}.items():
         file = DOCS.parent / name
         text = file.read_text(encoding="utf-8")
         if (current := current_of(text)) != text:
