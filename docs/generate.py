@@ -117,7 +117,7 @@ COLUMN_TYPES = {
 def options_page() -> str:
     """Return the page of all transport options: a heading each, so that an error or a page can link to one."""
     return OPTIONS_INTRO + "".join(
-        f"\n### {name}\n\n{kind}, default `{default}`{f' {unit}' if unit else ''}; {allowed}.\n\n{text}\n"
+        f"\n### {name}\n\n{kind}, default `{default}`{f' {unit}' if unit else ''}; {allowed}.\n\n{filled(text)}\n"
         for name, kind, default, unit, allowed, text in options.table()
     )
 
@@ -152,7 +152,7 @@ def errors_page() -> str:
     ]
     classes.sort(key=lambda member: inspect.getsourcelines(member)[1])
     texts = ((member.__name__, " ".join((inspect.getdoc(member) or "").split())) for member in classes)
-    return ERRORS_INTRO + "".join(f"\n### {name}\n\n{text}\n" for name, text in texts)
+    return ERRORS_INTRO + "".join(f"\n### {name}\n\n{filled(text)}\n" for name, text in texts)
 
 
 def events_page() -> str:
@@ -478,6 +478,11 @@ def metrics_page() -> str:
 def _labels(name: str) -> str:
     labels = LABELS.get(name, ("queue",))
     return "" if labels == ("queue",) else f"({', '.join(labels) or 'no label'}) "
+
+
+def filled(text: str) -> str:
+    """Return a paragraph in lines of the usual length."""
+    return textwrap.fill(text, 130, break_on_hyphens=False, break_long_words=False)
 
 
 def listed(meanings: Mapping[str, str]) -> Iterator[str]:
