@@ -25,13 +25,15 @@ A message is in exactly one **place**: ready (`queue:{Q}`), delayed (`delayed:{Q
 or dead (`dlx_outbox:{Q}`, `dead:{Q}`). [The states of a message](states.md) has the script of each change, [the
 contract](contract.md) the operations. `celery-redis-plus check` checks the keys [against the rules](check.md).
 
-Times are ms since the epoch. *With members*: as long as it has members; in a transient queue its TTL is the record's `ttl`. A
+Times are ms since the epoch. *With members*: as long as it has members. In a transient queue each key has the record's `ttl`. A
 star (*) marks keys of a declared lasting queue that never had a message, a binding or a consumer. The letter stands for the key
 in [the matrix of writers](#who-writes-what).
 
 `celery_redis_plus/keys.py` spells the keys, `celery_redis_plus/key_descriptions.py` and `celery_redis_plus/record_fields.py`
 describe them, and the headers of the scripts name the writers.
 """
+#: What the page says once.
+TRANSIENT = "; in a transient queue it has the record's `ttl`"
 LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 #: Fields that other pages list.
 COUNTED = {
@@ -71,7 +73,7 @@ def data_page() -> str:
             star = "*" if one.of_empty_queue else ""
             plain = f" Also written by {one.plain_writers}." if one.plain_writers else ""
             letter = letters.get(_column(one), "-")
-            lives = "With members." if one.lives == WITH_QUEUE else one.lives
+            lives = "With members." if one.lives == WITH_QUEUE else one.lives.replace(TRANSIENT, "")
             parts.append(f"* **{letter}** `{one.pattern}`{star} ({one.type}): {_short(one.content)} *{lives}*{plain}\n")
     parts.append(_matrix(letters))
     for one in DESCRIPTIONS:

@@ -136,10 +136,8 @@ def arguments_page() -> str:
     }
     parts = [ARGUMENTS_INTRO]
     for title, table in tables.items():
-        parts += [f"\n## {title}\n\n", table_head("name", "allowed", "what it does")]
-        parts += [table_row(f"`{name}`", *cells) for name, cells in table.items()]
-    parts += ["\n## Withdrawn\n\n", table_head("name", "instead")]
-    parts += [table_row(f"`{name}`", instead) for name, instead in WITHDRAWN.items()]
+        parts += [f"\n## {title}\n\n", *(f"* `{name}`: {doc} *Allowed:* {allowed}\n" for name, (allowed, doc) in table.items())]
+    parts += ["\n## Withdrawn\n\n", *listed(WITHDRAWN)]
     return "".join(parts)
 
 
@@ -158,14 +156,13 @@ def errors_page() -> str:
 def events_page() -> str:
     """Return the page of the event schema and of the state machine."""
     changes = (
-        table_row(f"`{change.event}`", ", ".join(change.sources), change.target, change.doc)
+        f"* `{change.event}` ({', '.join(change.sources)} → {change.target}): {change.doc}\n"
         for change in events.TRANSITIONS.values()
     )
     return "".join(
         (
             EVENTS_INTRO,
             "\n## Events and transitions\n\n",
-            table_head("event", "from", "to", "meaning"),
             *changes,
             "\n## Columns\n\n",
             *(f"* `{column.name}` ({COLUMN_TYPES[column.kind]}): {column.doc}\n" for column in events.EVENT_COLUMNS),
