@@ -514,7 +514,19 @@ def access_page() -> str:
     return text
 
 
+def records_page() -> str:
+    """Return the list of the design records."""
+    titles = {
+        file.name: file.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ") for file in DOCS.glob("design/0*.md")
+    }
+    records = "".join(f"* [{title}]({name})\n" for name, title in sorted(titles.items()))
+    return (
+        f"# Design records\n\nWhat was decided, why, and what was not done. They are for those who change the code.\n\n{records}"
+    )
+
+
 PAGES: dict[str, Callable[[], str]] = {
+    "design/index.md": records_page,
     "options.md": options_page,
     "arguments.md": arguments_page,
     "errors.md": errors_page,

@@ -23,4 +23,6 @@ def test_every_page_is_in_the_navigation():
     listed = set(re.findall(r"[:-] (\S+\.md)$", navigation, re.MULTILINE))
 
     # `docs/site_hooks.py` makes a page of the changelog.
-    assert listed - {"changelog.md"} == {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")}
+    pages = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")}
+    # The list of design records has each of them.
+    assert listed - {"changelog.md"} == {page for page in pages if not page.startswith("design/0")}
