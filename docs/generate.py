@@ -117,9 +117,14 @@ COLUMN_TYPES = {
 def options_page() -> str:
     """Return the page of all transport options: a heading each, so that an error or a page can link to one."""
     return OPTIONS_INTRO + "".join(
-        f"\n### {name}\n\n{kind}, default `{default}`{f' {unit}' if unit else ''}; {allowed}.\n\n{filled(text)}\n"
-        for name, kind, default, unit, allowed, text in options.table()
+        f"\n### {name}\n\nDefault `{default}`{in_unit(default, unit)}; {allowed}.\n\n{filled(text)}\n"
+        for name, _, default, unit, allowed, text in options.table()
     )
+
+
+def in_unit(default: str, unit: str) -> str:
+    """Return what stands behind a default: its unit, or the unit of other values where it has none."""
+    return "" if not unit else f", in {unit}" if default == "None" else f" {unit}"
 
 
 def arguments_page() -> str:
