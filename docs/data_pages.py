@@ -49,13 +49,16 @@ TOGETHER = {
     "wake-ups": {"wakeup", "schedule_wakeup"},
 }
 ELSEWHERE = {"events_meta:{Q}": "events.md#the-hash-events_metaq"}
+#: The cost of an operation of which the page says none.
+FIXED = "a fixed number of commands."
 CONTRACT_INTRO = """# The contract with the store
 
 Every change on the server is one of these operations. Rooms above `broker/` call the functions; each is one call of one of the
 scripts, or pages of such calls. A script happens wholly or not at all, and [a failure inside it](design/0012-scripts.md) loses
 nothing. Paths are relative to `celery_redis_plus/`. Keys are named by their first word ([data](data.md)); *waiting places* are
 queue, delayed and expiry, *all places* also messages_index, dead and dlx_outbox. Keys and cost come
-from the headers of the scripts, and a test checks that each script has its operation, and that each function exists.
+from the headers of the scripts, and tests check that each script has its operation, that each function exists, and that states
+change where they say so. Where no cost is named, it is a fixed number of commands; where no states are, none changes.
 
 A server that is [full](architecture.md#when-something-breaks) refuses only what adds messages. Every operation raises the errors
 of `redis.exceptions` as [errors](errors.md) of this package. A lost reply leaves the outcome open: a publish is then retried
@@ -140,7 +143,7 @@ def _operation(one: Operation) -> str:
         bound if len(bounds) == 1 else f"{', '.join(f'`{name}`' for name in names)}: {bound}" for bound, names in bounds.items()
     )
     facts = {"by": f"{doors}: {scripts}", "states": one.states, "refuses": one.refuses, "keys": keys, "cost": cost}
-    lines = (f"* {name}: {text}\n" for name, text in facts.items() if text not in (NO_STATE, "none"))
+    lines = (f"* {name}: {text}\n" for name, text in facts.items() if text not in (NO_STATE, "none", FIXED))
     return f"\n### {one.name}\n\n{one.does}\n\n{''.join(lines)}"
 
 
