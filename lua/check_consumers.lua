@@ -9,7 +9,7 @@
 -- be dead (-1 = all of these were heard), why the queue is paused ('' = it is not), until when (ms since the epoch, 0 = for good), how
 -- many consumers the queue has, and why this could not be done ('' = it was): a key of another type, or a field that is no number, is
 -- the matter of its own queue.
--- Bound: the consumers that are given, and 13 others of each queue that may be dead. Of queues with rules, where the one that had the
+-- Bound: the consumers that are given, and 6 others of each queue that may be dead. Of queues with rules, where the one that had the
 --       queue is gone, a look at each of the queue's consumers.
 -- @include now
 -- @include consumers

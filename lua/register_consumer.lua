@@ -8,7 +8,7 @@
 -- Returns { 'plain' }, or { 'restricted' } where the queue has rules for its consumers. Where no consumer is listed: { 'locked' }, the
 -- queue belongs to another connection; { 'exclusive', process }, a consumer of that process has the queue alone; { 'in use', process,
 -- ... }, it cannot be had alone.
--- Bound: 13 consumers that may be dead, and 100 in the way that may be so, too. Where one has a priority, or is to become the active
+-- Bound: 6 consumers that may be dead, and 100 in the way that may be so, too. Where one has a priority, or is to become the active
 --       one, also a look at each of the queue's consumers.
 -- @include now
 -- @include consumers

@@ -24,11 +24,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Seconds between two checks for a flush; spread, so that a hundred workers do not check together. A transient queue that is
-#: gone tells of a flush before.
-FLUSH_CHECK_S = 10.0
-#: Each of so many looks asks for every queue and exchange by itself, one of which may have been evicted: as many commands.
-CLOSELY = 2
+#: Seconds between two looks, each of which asks for every queue and exchange by itself: one of them may have been evicted.
+#: Spread, so that a hundred workers do not look together. Of a flush the heartbeat tells before: the process' record is gone.
+LOOK_S = 20.0
 #: Seconds until a missing record is checked once more: a deletion removes the record first, and the queue's name from the list
 #: of queues a moment later.
 MISSING_RECHECK_S = 0.3
@@ -57,8 +55,6 @@ class TopologyRecovery:
         self._flushes = knowledge.flushes
         self._on_flush = on_flush
         self._check_at = 0.0
-        #: When to ask for every queue and exchange, on `clock`, in seconds.
-        self._closely_at = 0.0
         #: What was missing at the last look, and since when, on `clock`, in seconds.
         self._suspects: dict[str, float] = {}
         self._failures = KeyFailures(logger, "cannot be declared again")
@@ -71,12 +67,12 @@ class TopologyRecovery:
 
     def run_soon(self) -> None:
         """Run next at once: the connection was away, and the server may have lost its data."""
-        self._check_at = self._closely_at = 0.0
+        self._check_at = 0.0
 
     def run(self) -> None:
         """Look, and declare again what is missing. Raises as `CommandConnection.call` does."""
         now = clock.now_s()
-        rest_s = random.uniform(0.8, 1.2) * FLUSH_CHECK_S  # noqa: S311 - spreads load, guards nothing
+        rest_s = random.uniform(0.8, 1.2) * LOOK_S  # noqa: S311 - spreads load, guards nothing
         self._check_at = now + rest_s
         watched = {queue.name for queue in self._watched.all()}
         if not watched:
@@ -90,8 +86,6 @@ class TopologyRecovery:
         flushes = self._knowledge.flushes
         if flushes != self._flushes:
             self._on_flush()
-        if flushes == self._flushes and not self._suspects and now < self._closely_at:
-            return
         # A binding alone would lead nowhere.
         wanted = sorted(watched | self._knowledge.bound_queues())
         missing = self._missing(wanted, flushed=flushes != self._flushes)
@@ -113,7 +107,6 @@ class TopologyRecovery:
             with self._exchange_failures.alone(exchange):
                 self._bindings.restore_lost(exchange)
         self._flushes = flushes
-        self._closely_at = now + CLOSELY * rest_s
 
     def _missing(self, names: Sequence[str], *, flushed: bool) -> dict[str, Absence]:
         """Return the queues that were lost, and those with consumers here that were deleted."""

@@ -180,8 +180,9 @@ local function remove_consumer(keys, id)
   redis.call('DEL', keys.consumer .. id, keys.wakeup .. ':' .. id, keys.wakeup .. ':' .. (priority or '0'))
 end
 
--- How many consumers of a queue a call looks at besides those that have something alone: any of them, all in time.
-local SAMPLE = 10
+-- How many consumers of a queue a call looks at besides those that have something alone: any of them. Each process looks every third of
+-- the timeout, so a dead one is met with 19 of 20 looks of as many processes as there are consumers.
+local SAMPLE = 3
 
 -- Takes those of the consumers `ids` off the list that are dead; `update_consumers` has to follow where there are any. Returns whether
 -- there are, and in how many ms the next one will be if its heartbeat, which is overdue, stays away; nil where all were heard.

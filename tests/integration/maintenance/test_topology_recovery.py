@@ -20,7 +20,7 @@ def work(name="q", key="k.#"):
 
 @pytest.fixture(autouse=True)
 def often(monkeypatch):
-    monkeypatch.setattr(topology_recovery, "FLUSH_CHECK_S", 0.1)
+    monkeypatch.setattr(topology_recovery, "LOOK_S", 0.1)
 
 
 @pytest.fixture
@@ -174,7 +174,7 @@ def test_the_binding_of_a_transient_queue_that_has_left_does_not_come_back(conne
 
 
 def test_a_queue_that_is_deleted_soon_after_a_flush_stays_deleted_and_its_consumer_is_told(connect, monkeypatch, redis_client):
-    monkeypatch.setattr(topology_recovery, "FLUSH_CHECK_S", 60)
+    monkeypatch.setattr(topology_recovery, "LOOK_S", 60)
     connection = connect()
     channel = connection.channel()
     Inbox(channel, "old").cancel()
