@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from celery_redis_plus.connection.lanes import only_one_lane
+from celery_redis_plus.connection.broker_at import shards_of
 from celery_redis_plus.errors import OptionError
 from celery_redis_plus.transport.transport import Transport
 
@@ -17,29 +17,39 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def connected(app: Celery) -> Iterator[PublisherSession]:
-    """Connect to the broker of `app`.
+def connected(app: Celery, shard: int | None = None) -> Iterator[PublisherSession]:
+    """Connect to the broker of `app`, or to the shard of it that `shard` numbers.
 
     Raises:
-        OptionError: the app's broker is none of ours, or has several lanes.
+        OptionError: the app's broker is none of ours, or has several shards, and none is named.
         redis.exceptions.RedisError: as `error_translation.translate` names it.
     """
-    with connected_lanes(app) as sessions:
+    with connected_shards(app, shard) as sessions:
         if len(sessions) > 1:
-            raise OptionError(only_one_lane("this", len(sessions)))
+            raise OptionError(
+                f"this is for one shard of the {len(sessions)} (transport option shards); allowed is the number of one (--shard)"
+            )
         yield sessions[0]
 
 
 @contextmanager
-def connected_lanes(app: Celery) -> Iterator[list[PublisherSession]]:
-    """Connect to all lanes of the broker of `app`. Raises as `connected`, but for several lanes."""
+def connected_shards(app: Celery, shard: int | None = None) -> Iterator[list[PublisherSession]]:
+    """Connect to all shards of the broker of `app`, or to the one that `shard` numbers.
+
+    Raises:
+        OptionError: the app's broker is none of ours, or has no such shard.
+        redis.exceptions.RedisError: as `error_translation.translate` names it.
+    """
     with app.connection_for_write() as connection:
         transport = connection.transport
         if not isinstance(transport, Transport):
             raise OptionError(f"the broker of app {app.main!r} is {connection.as_uri()}; allowed: one of celery-redis-plus")
         connection.connect()
         # Of a failover list another URL's transport may have taken its place.
-        yield connection.transport.sessions
+        transport = connection.transport
+        if shard is not None:
+            shards_of(transport.options, shard)
+        yield [broker.session for broker in transport.all_brokers(shard)]
 
 
 def load_app(name: str) -> Any:

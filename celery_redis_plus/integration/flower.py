@@ -51,7 +51,7 @@ class FlowerBroker:
         with Connection(self._url, transport_options=self._options, ssl=self._ssl) as connection:
             channel = connection.default_channel
             for name in names:
-                session = channel.lane_of(name).session
+                session = channel.of_queue(name).session
                 for queue in read_overviews(session.commands, session.keys, [name], self._failures):
                     yield {
                         "name": name,

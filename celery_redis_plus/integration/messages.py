@@ -10,14 +10,14 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any, cast
 
 from celery_redis_plus.broker.arguments.eta import MAX_DELAY_MS, eta_to_ms
-from celery_redis_plus.broker.lanes.by_queue import LaneMessages
 from celery_redis_plus.broker.queues.message_search import WAITING, MessageSearch
 from celery_redis_plus.broker.queues.messages import MessageInfo, Messages
 from celery_redis_plus.broker.queues.overview import list_queues
 from celery_redis_plus.errors import InvalidArgument, InvalidEta
-from celery_redis_plus.integration.app_broker import connected_lanes
+from celery_redis_plus.integration.app_broker import connected_shards
 from celery_redis_plus.integration.patching import wrap
 from celery_redis_plus.integration.revoked_results import mark_revoked
+from celery_redis_plus.shards.by_queue import ShardMessages
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -98,15 +98,15 @@ def move(app: Celery, id: str, target: str, *, queue: str | None = None) -> str 
 
 @contextmanager
 def _search(app: Celery, waiting: Sequence[State] = WAITING) -> Iterator[MessageSearch]:
-    with connected_lanes(app) as sessions:
+    with connected_shards(app) as sessions:
 
         @cache
         def queues() -> Iterable[str]:
             listed = [queue for session in sessions for queue in list_queues(session.commands, session.keys)]
             return dict.fromkeys(app.amqp.queues) | dict.fromkeys(listed)
 
-        lanes = [Messages(one.commands, one.keys, dead_letter_max=one.options.dead_letter_max) for one in sessions]
-        yield MessageSearch(lanes[0] if len(lanes) == 1 else cast("Messages", LaneMessages(lanes)), queues, waiting)
+        found = [Messages(one.commands, one.keys, dead_letter_max=one.options.dead_letter_max) for one in sessions]
+        yield MessageSearch(found[0] if len(found) == 1 else cast("Messages", ShardMessages(found)), queues, waiting)
 
 
 def install_revoke(app: Celery) -> None:

@@ -111,8 +111,8 @@ def held_by_broker(
     listings = {}
     failures = KeyFailures(logger, "has delayed tasks that cannot be listed")
     for queue in queues:
-        session = transport.session_of(queue)
         with failures.alone(queue):
+            session = transport.of_queue(queue).session
             listings[queue] = list_delayed(session.commands, session.keys, queue, share)
     for listing in listings.values():
         if listing.total > len(listing.messages):

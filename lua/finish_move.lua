@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- Notes that a message that came from another lane is gone there: the last step of its move.
+-- Notes that a message that came from another broker is gone there: the last step of its move.
 -- KEYS  1 moved_in (zset)
 -- ARGV  1 id of the move  2 for how long the ids of finished moves are kept (ms)
 -- Returns 1.

@@ -1,28 +1,28 @@
-"""A channel whose queues are in three lanes."""
+"""A channel whose queues are in three shards."""
 
 from __future__ import annotations
 
 import kombu
 import pytest
-from kombu.exceptions import ChannelError, OperationalError
+from kombu.exceptions import ChannelError
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from celery_redis_plus import publish as publish_tracked
 from celery_redis_plus.broker.queues.queues import Sizes
-from celery_redis_plus.connection.lanes import lane_prefixes
-from celery_redis_plus.errors import InvalidArgument, InvalidQueueName, OptionError, QueueFull
-from tests.integration.lanes.conftest import LANES, named
+from celery_redis_plus.connection.connector import Connector
+from celery_redis_plus.connection.shard_layout import shard_prefixes
+from celery_redis_plus.errors import InvalidArgument, InvalidQueueName, OptionError, QueueFull, ShardUnreachable
+from tests.integration.shards.conftest import SHARDS, named
 from tests.support.dead_letters import dead_letters_of
 from tests.support.inbox import Inbox, declare, publish
 from tests.support.waiting import wait_until
 
 NOTHING = Sizes(0, 0, 0)
-QUEUES = [named(lane) for lane in range(LANES)]
+QUEUES = [named(shard) for shard in range(SHARDS)]
 
 
-def keys_by_lane(client):
-    """Return the keys of each lane."""
-    prefixes = [prefix.encode() for prefix in lane_prefixes("", LANES)]
+def keys_by_shard(client):
+    """Return the keys of each shard."""
+    prefixes = [prefix.encode() for prefix in shard_prefixes("", SHARDS)]
     found = [set(client.keys("*"))]
     for prefix in prefixes[1:]:
         found.append({key for key in found[0] if key.startswith(prefix)})
@@ -30,21 +30,21 @@ def keys_by_lane(client):
     return found
 
 
-def test_each_queue_has_its_keys_in_its_lane(channel, redis_client):
+def test_each_queue_has_its_keys_in_its_shard(channel, redis_client):
     declare(channel, *QUEUES)
     for queue in QUEUES:
         publish(channel, queue, "x")
-    for lane, keys in enumerate(keys_by_lane(redis_client)):
-        prefix = "" if lane == 0 else lane_prefixes("", LANES)[lane]
-        assert {f"{prefix}queue:{{{QUEUES[lane]}}}".encode(), f"{prefix}database_id".encode()} <= keys
-        assert not [key for key in keys for other in QUEUES if other != QUEUES[lane] and f"{{{other}}}".encode() in key]
+    for shard, keys in enumerate(keys_by_shard(redis_client)):
+        prefix = "" if shard == 0 else shard_prefixes("", SHARDS)[shard]
+        assert {f"{prefix}queue:{{{QUEUES[shard]}}}".encode(), f"{prefix}database_id".encode()} <= keys
+        assert not [key for key in keys for other in QUEUES if other != QUEUES[shard] and f"{{{other}}}".encode() in key]
 
 
-def test_messages_of_all_lanes_are_delivered_and_settled(connect_lanes, redis_client):
-    channel = connect_lanes().channel()
+def test_messages_of_all_shards_are_delivered_and_settled(connect_shards, redis_client):
+    channel = connect_shards().channel()
     inbox = Inbox(channel, *QUEUES)
     for number in range(30):
-        publish(connect_lanes().channel() if not number else channel, QUEUES[number % 3], number)
+        publish(connect_shards().channel() if not number else channel, QUEUES[number % 3], number)
     assert sorted(inbox.drain(30)) == list(range(30))
     wait_until(lambda: all(channel.queue_sizes(queue) == NOTHING for queue in QUEUES))
     assert all(channel.queue_counters(queue).published == 10 for queue in QUEUES)
@@ -62,8 +62,8 @@ def test_a_publish_over_the_default_exchange_is_one_call(channel, redis_client):
     assert not {"cmdstat_hgetall", "cmdstat_zscore", "cmdstat_hget"} & {name for name, count in calls.items() if count > 12}
 
 
-def test_the_prefetch_limit_holds_over_all_lanes(connect_lanes):
-    channel, publisher = connect_lanes().channel(), connect_lanes().channel()
+def test_the_prefetch_limit_holds_over_all_shards(connect_shards):
+    channel, publisher = connect_shards().channel(), connect_shards().channel()
     inbox = Inbox(channel, *QUEUES, prefetch=4, ack=False)
     for queue in QUEUES:
         publish(publisher, queue, *range(5))
@@ -79,8 +79,8 @@ def test_the_prefetch_limit_holds_over_all_lanes(connect_lanes):
     wait_until(lambda: all(publisher.queue_sizes(queue) == NOTHING for queue in QUEUES))
 
 
-def test_acks_over_the_channel_find_the_lane(connect_lanes):
-    channel = connect_lanes().channel()
+def test_acks_over_the_channel_find_the_shard(connect_shards):
+    channel = connect_shards().channel()
     inbox = Inbox(channel, *QUEUES, ack=False)
     for queue in QUEUES:
         publish(channel, queue, 1, 2)
@@ -92,8 +92,8 @@ def test_acks_over_the_channel_find_the_lane(connect_lanes):
     assert inbox.messages[6].headers["x-acquired-count"] == 2
 
 
-def test_a_message_of_any_lane_settles_those_before_it(connect_lanes):
-    channel = connect_lanes().channel()
+def test_a_message_of_any_shard_settles_those_before_it(connect_shards):
+    channel = connect_shards().channel()
     channel.basic_qos(0, 6)
     inbox = Inbox(channel, *QUEUES, ack=False)
     for queue in QUEUES:
@@ -106,9 +106,9 @@ def test_a_message_of_any_lane_settles_those_before_it(connect_lanes):
     assert len(inbox.drain(9)) == 9
 
 
-def test_the_channel_of_a_message_reaches_all_lanes(connect_lanes):
+def test_the_channel_of_a_message_reaches_all_shards(connect_shards):
     """A consumer that answers uses it: `Producer(message.channel)`."""
-    channel, other = connect_lanes().channel(), connect_lanes().channel()
+    channel, other = connect_shards().channel(), connect_shards().channel()
     declare(other, *QUEUES)
     publish(other, QUEUES[0], "question")
     inbox = Inbox(channel, QUEUES[0], ack=False)
@@ -121,8 +121,8 @@ def test_the_channel_of_a_message_reaches_all_lanes(connect_lanes):
     assert other.basic_get(QUEUES[1]).payload == "by exchange"
 
 
-def test_a_message_can_be_got_and_given_back_with_the_channel(connect_lanes):
-    channel, other = connect_lanes().channel(), connect_lanes().channel()
+def test_a_message_can_be_got_and_given_back_with_the_channel(connect_shards):
+    channel, other = connect_shards().channel(), connect_shards().channel()
     declare(other, *QUEUES)
     for queue in QUEUES:
         publish(other, queue, queue)
@@ -132,66 +132,77 @@ def test_a_message_can_be_got_and_given_back_with_the_channel(connect_lanes):
 
 
 @pytest.mark.parametrize("kind", ["direct", "topic"])
-def test_an_exchange_routes_to_queues_of_all_lanes(connect_lanes, kind):
-    publisher, binder = connect_lanes(), connect_lanes().channel()
+def test_an_exchange_routes_to_queues_of_all_shards(connect_shards, kind):
+    publisher, binder = connect_shards(), connect_shards().channel()
     exchange = kombu.Exchange("orders", kind)
     for queue in QUEUES[:2]:
         kombu.Queue(queue, exchange, "new")(binder).declare()
     producer = publisher.Producer(exchange=exchange)
     producer.publish("one", routing_key="new")
     producer.publish("two", routing_key="new")
-    # In a lane that had nothing for this key, by another connection.
+    # In a shard that had nothing for this key, by another connection.
     kombu.Queue(QUEUES[2], exchange, "new")(binder).declare()
     producer.publish("three", routing_key="new")
     assert [binder.queue_sizes(queue).ready for queue in QUEUES] == [3, 3, 1]
     assert sorted(queue for _, _, queue in binder.get_table("orders")) == sorted(QUEUES)
     binder.queue_unbind(QUEUES[0], "orders", "new")
-    connect_lanes().Producer(exchange=exchange).publish("four", routing_key="new")
+    connect_shards().Producer(exchange=exchange).publish("four", routing_key="new")
     assert [binder.queue_sizes(queue).ready for queue in QUEUES] == [3, 4, 2]
 
 
-def test_a_publish_to_several_lanes_that_breaks_off_is_finished_by_its_retry(connect_lanes):
-    connection, looker = connect_lanes(), connect_lanes().channel()
+def test_a_publish_to_several_shards_that_breaks_off_is_finished_by_its_retry(connect_shards, monkeypatch):
+    connection, looker = connect_shards(), connect_shards().channel()
     exchange = kombu.Exchange("orders", "direct")
     for queue in QUEUES:
         kombu.Queue(queue, exchange, "new")(looker).declare()
     # By its name: kombu 5.6.0 declares an exchange over the channel that is lost.
     producer = connection.Producer()
     producer.publish("first", exchange="orders", routing_key="new")
-    connection.transport.sessions[1].commands.abort()
-    connection.transport.sessions[1].commands._open = _refuse  # noqa: SLF001 - a lane that cannot be reached
-    with pytest.raises((OperationalError, RedisConnectionError, ConnectionError)):
-        producer.publish("second", exchange="orders", routing_key="new", retry=False)
-    sizes = [looker.queue_sizes(queue).ready for queue in QUEUES]
-    assert sizes in ([2, 1, 1], [2, 1, 2])
-    broken = connection.transport.sessions[1].commands
-    errors = []
+    broken = connection.transport.open(1).session
+    with monkeypatch.context() as patched:
+        patched.setattr(type(broken.connector), "open", _refuse_shard(broken.options.global_keyprefix))
+        broken.commands.abort()
+        with pytest.raises(ShardUnreachable, match="shard 1 of 3"):
+            producer.publish("second", exchange="orders", routing_key="new", retry=False)
+    wait_until(lambda: not connection.transport.shard_state(1).is_down, 10)
+    assert [looker.queue_sizes(queue).ready for queue in QUEUES] == [2, 1, 2]
+    commands = connection.transport.open(1).session.commands
+    with monkeypatch.context() as patched:
+        patched.setattr(type(broken.connector), "open", _refuse_shard(broken.options.global_keyprefix))
+        commands.abort()
+        errors = []
 
-    def mend(error, interval):
-        errors.append(error)
-        broken.__dict__.pop("_open", None)
+        def mend(error, interval):
+            errors.append(error)
+            patched.undo()
 
-    policy = {"max_retries": 5, "errback": mend}
-    producer.publish("third", exchange="orders", routing_key="new", retry=True, retry_policy=policy)
+        policy = {"max_retries": 20, "errback": mend}
+        producer.publish("third", exchange="orders", routing_key="new", retry=True, retry_policy=policy)
     assert errors
-    after = [looker.queue_sizes(queue).ready for queue in QUEUES]
-    assert [new - old for new, old in zip(after, sizes, strict=True)] == [1, 1, 1]
+    assert [looker.queue_sizes(queue).ready for queue in QUEUES] == [3, 2, 3]
 
 
-def _refuse(*_):
-    raise ConnectionError("no connection to this lane")
+def _refuse_shard(prefix):
+    real = Connector.open
+
+    def open_other(self, purpose, *, timeout):
+        if self.options.global_keyprefix == prefix:
+            raise RedisConnectionError("no connection to this shard")
+        return real(self, purpose, timeout=timeout)
+
+    return open_other
 
 
-def test_a_broadcast_reaches_queues_of_all_lanes(connect_lanes):
-    for lane in range(LANES):
-        exchange = kombu.Exchange(named(lane, "news"), "fanout")
+def test_a_broadcast_reaches_queues_of_all_shards(connect_shards):
+    for shard in range(SHARDS):
+        exchange = kombu.Exchange(named(shard, "news"), "fanout")
         queues = [kombu.Queue(f"{queue}.{exchange.name}", exchange, auto_delete=True) for queue in QUEUES]
-        connection = connect_lanes()
+        connection = connect_shards()
         inbox = Inbox(connection.channel(), *queues)
-        connect_lanes().Producer(exchange=exchange).publish("all")
+        connect_shards().Producer(exchange=exchange).publish("all")
         assert inbox.drain(3) == ["all"] * 3
         assert {message.queue for message in inbox.messages} == {queue.name for queue in queues}
-        channel = connect_lanes().channel()
+        channel = connect_shards().channel()
         assert len(channel.fanout_subscribers(exchange.name)) == 3
         inbox.cancel()
         wait_until(lambda: not [one for one in channel.fanout_subscribers(exchange.name) if one.state == "live"])  # noqa: B023
@@ -203,11 +214,11 @@ def test_a_message_without_a_queue_is_kept_where_the_command_line_finds_it(chann
     publish_to.publish("lost", routing_key="nowhere")
     with pytest.raises(ChannelError, match="no queue takes"):
         publish_to.publish("lost", routing_key="nowhere", mandatory=True)
-    lane = channel.lane_of("celery_redis_plus.undelivered").session
-    assert [letter.body for letter in dead_letters_of(lane).page("celery_redis_plus.undelivered")] == [b"lost"]
+    shard = channel.of_queue("celery_redis_plus.undelivered").session
+    assert [letter.body for letter in dead_letters_of(shard).page("celery_redis_plus.undelivered")] == [b"lost"]
 
 
-def test_a_batch_goes_to_all_lanes(channel):
+def test_a_batch_goes_to_all_shards(channel):
     declare(channel, *QUEUES)
     batch = channel.create_publish_batch(10)
     for number in range(30):
@@ -232,34 +243,34 @@ def test_what_waits_in_a_batch_is_there_before_a_publish_that_is_refused(channel
     assert [channel.queue_sizes(queue).ready for queue in QUEUES] == [1, 1, 1]
 
 
-def test_a_rejected_broadcast_goes_to_the_dead_letter_exchange_of_its_queue(connect_lanes):
-    """The queue is in another lane than the fanout exchange that the broadcast came by."""
-    connection, channel = connect_lanes(), connect_lanes().channel()
+def test_a_rejected_broadcast_goes_to_the_dead_letter_exchange_of_its_queue(connect_shards):
+    """The queue is in another shard than the fanout exchange that the broadcast came by."""
+    connection, channel = connect_shards(), connect_shards().channel()
     grave, news = named(2, "grave"), kombu.Exchange(named(0, "news"), "fanout")
     declare(channel, grave)
     arguments = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": grave}
     inbox = Inbox(connection.channel(), kombu.Queue(named(1, "heard"), news, queue_arguments=arguments), ack=False)
-    connect_lanes().Producer(exchange=news).publish("all")
+    connect_shards().Producer(exchange=news).publish("all")
     inbox.drain(1)
     inbox.messages[0].reject()
     wait_until(lambda: channel.queue_sizes(grave).ready == 1, 20)
 
 
 @pytest.mark.parametrize("arguments", [{"x-browse": True}, {"x-filter": {"x-match": "all", "a": "1"}}])
-def test_what_broadcasts_cannot_heed_is_refused_whatever_lane_they_come_by(channel, arguments):
-    for lane in range(LANES):
-        exchange = kombu.Exchange(named(lane, "news"), "fanout")
-        queue = kombu.Queue(named(1, f"heard-{lane}-"), exchange)
+def test_what_broadcasts_cannot_heed_is_refused_whatever_shard_they_come_by(channel, arguments):
+    for shard in range(SHARDS):
+        exchange = kombu.Exchange(named(shard, "news"), "fanout")
+        queue = kombu.Queue(named(1, f"heard-{shard}-"), exchange)
         queue(channel).declare()
         with pytest.raises(InvalidArgument, match="bound to the fanout exchange"):
             channel.basic_consume(queue.name, arguments=arguments)
 
 
-def test_copies_of_browsed_messages_come_from_all_lanes(channel, connect_lanes):
+def test_copies_of_browsed_messages_come_from_all_shards(channel, connect_shards):
     declare(channel, *QUEUES)
     for queue in QUEUES:
         publish(channel, queue, queue)
-    seen, looker = [], connect_lanes()
+    seen, looker = [], connect_shards()
     looking = looker.channel()
     for queue in QUEUES:
         looking.basic_consume(queue, callback=lambda message: seen.append(message.payload), arguments={"x-browse": True})
@@ -268,8 +279,8 @@ def test_copies_of_browsed_messages_come_from_all_lanes(channel, connect_lanes):
     assert all(channel.queue_sizes(queue).ready == 1 for queue in QUEUES)
 
 
-def test_exclusive_and_auto_delete_queues_of_all_lanes_go_with_their_connection(connect_lanes):
-    connection, other = connect_lanes(), connect_lanes().channel()
+def test_exclusive_and_auto_delete_queues_of_all_shards_go_with_their_connection(connect_shards):
+    connection, other = connect_shards(), connect_shards().channel()
     channel = connection.channel()
     declare(channel, *QUEUES, exclusive=True, durable=False)
     for queue in QUEUES:
@@ -287,7 +298,7 @@ def test_exclusive_and_auto_delete_queues_of_all_lanes_go_with_their_connection(
             other.queue_declare(queue, passive=True)
 
 
-def test_the_length_of_a_queue_of_any_lane_is_what_programs_of_kombus_redis_read(channel):
+def test_the_length_of_a_queue_of_any_shard_is_what_programs_of_kombus_redis_read(channel):
     declare(channel, *QUEUES)
     for number, queue in enumerate(QUEUES):
         publish(channel, queue, *range(number + 1))
@@ -295,46 +306,40 @@ def test_the_length_of_a_queue_of_any_lane_is_what_programs_of_kombus_redis_read
 
 
 @pytest.mark.parametrize("flushed", [False, True])
-def test_tags_of_different_lanes_are_never_the_same(channel, redis_client, flushed):
+def test_tags_of_different_shards_are_never_the_same(channel, redis_client, flushed):
     declare(channel, *QUEUES)
     if flushed:
         redis_client.flushall()
     for queue in QUEUES:
         publish(channel, queue, "x")
     ids = {channel.basic_get(queue).delivery_tag.rpartition(".")[2] for queue in QUEUES}
-    assert len(ids) == LANES
+    assert len(ids) == SHARDS
 
 
 # -- refused
 
 
 @pytest.mark.parametrize(("first", "second"), [(1, 3), (3, 1), (3, 4)])
-def test_another_number_of_lanes_is_refused(connect, first, second):
-    declare(connect(cluster_lanes=first).channel(), "q")
-    with pytest.raises(OptionError, match=rf"cluster_lanes={second} is not allowed .* allowed: {first}, .*global_keyprefix"):
-        connect(cluster_lanes=second)
+def test_another_number_of_shards_is_refused(connect, first, second):
+    declare(connect(shards=first).channel(), "q")
+    with pytest.raises(OptionError, match=rf"shards={second} is not allowed .* allowed: {first}, .*global_keyprefix"):
+        connect(shards=second)
 
 
-def test_a_publisher_that_came_first_learns_of_lanes_when_it_publishes(connect, connect_lanes):
+def test_a_publisher_that_came_first_learns_of_shards_when_it_publishes(connect, connect_shards):
     first = connect().channel()
-    declare(connect_lanes().channel(), *QUEUES)
-    with pytest.raises(OptionError, match="cluster_lanes=1 is not allowed"):
+    declare(connect_shards().channel(), *QUEUES)
+    with pytest.raises(OptionError, match="shards=1 is not allowed"):
         publish(first, QUEUES[1], "lost")
 
 
-def test_a_process_that_came_first_learns_of_lanes_when_it_declares(connect):
+def test_a_process_that_came_first_learns_of_shards_when_it_declares(connect):
     early = connect()
-    connect(cluster_lanes=3)
-    with pytest.raises(OptionError, match="cluster_lanes=1 is not allowed"):
+    connect(shards=3)
+    with pytest.raises(OptionError, match="shards=1 is not allowed"):
         declare(early.channel(), "q")
-    with pytest.raises(OptionError, match="cluster_lanes=1 is not allowed"):
+    with pytest.raises(OptionError, match="shards=1 is not allowed"):
         early.channel().basic_publish(early.channel().prepare_message("x"), "orders", "new")
-
-
-@pytest.mark.parametrize("option", ["event_log", "take_from_kombu"])
-def test_options_that_know_one_lane_are_refused(connect_lanes, option):
-    with pytest.raises(OptionError, match=rf"{option}=True is not allowed together with cluster_lanes=3"):
-        connect_lanes(**{option: True})
 
 
 @pytest.mark.parametrize("name", [5, b"q", "q\ud800"])
@@ -346,11 +351,6 @@ def test_a_wrong_name_of_a_queue_is_named(channel, name):
         channel.basic_publish(channel.prepare_message("x"), "", name)
 
 
-def test_what_knows_one_lane_is_refused(connection, channel):
-    declare(channel, *QUEUES)
-    with pytest.raises(ChannelError, match="tracked publish is not possible with the transport option cluster_lanes=3"):
-        publish_tracked("x", connection=connection, routing_key=QUEUES[1], track=True)
-    with pytest.raises(ChannelError, match=r"'x-event-log' of queue 'logged' is not possible .* cluster_lanes=3"):
-        declare(channel, "logged", arguments={"x-event-log": True})
-    with pytest.raises(InvalidArgument, match="not possible with the transport option cluster_lanes=3"):
-        _ = channel.session
+def test_the_option_of_lanes_names_shards(connect):
+    with pytest.raises(OptionError, match="'cluster_lanes' is not known any more; allowed is 'shards'"):
+        connect(cluster_lanes=3)

@@ -1,4 +1,4 @@
-"""Dead messages whose dead-letter exchange leads to queues of other lanes."""
+"""Dead messages whose dead-letter exchange leads to queues of other shards."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import kombu
 import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from celery_redis_plus.broker.lanes import dead_letter_moves as lane_moves
 from celery_redis_plus.connection.command_connection import CommandConnection
-from tests.integration.lanes.conftest import LANES, named
+from celery_redis_plus.shards import dead_letters as shard_moves
+from tests.integration.shards.conftest import SHARDS, named
 from tests.support.inbox import Inbox, declare, publish
 from tests.support.waiting import wait_until
 
 SOURCE = named(0, "source")
-GRAVES = [named(lane, "graves") for lane in range(LANES)]
+GRAVES = [named(shard, "graves") for shard in range(SHARDS)]
 
 
 def reject(connection, queue, count=1):
@@ -25,8 +25,8 @@ def reject(connection, queue, count=1):
 
 
 @pytest.mark.parametrize("body", ["small", "x" * 1_500_000])
-def test_a_dead_message_goes_on_to_queues_of_all_lanes(connect_lanes, redis_client, body):
-    connection, channel = connect_lanes(), connect_lanes().channel()
+def test_a_dead_message_goes_on_to_queues_of_all_shards(connect_shards, redis_client, body):
+    connection, channel = connect_shards(), connect_shards().channel()
     exchange = kombu.Exchange("dead", "direct")
     for queue in GRAVES:
         kombu.Queue(queue, exchange, "died")(channel).declare()
@@ -45,11 +45,11 @@ def test_a_dead_message_goes_on_to_queues_of_all_lanes(connect_lanes, redis_clie
     assert redis_client.hget(f"meta:{{{SOURCE}}}", "forwarded") == b"1"
 
 
-@pytest.mark.parametrize("step", ["store_from_lane", "leave_lane", "finish_lane_move"])
+@pytest.mark.parametrize("step", ["store_once", "remove_stored", "finish_move"])
 @pytest.mark.parametrize("after", [False, True])
-def test_a_move_that_dies_in_its_middle_arrives_once(connect_lanes, redis_client, monkeypatch, step, after):
+def test_a_move_that_dies_in_its_middle_arrives_once(connect_shards, redis_client, monkeypatch, step, after):
     """The call of each step fails once, before the server has it or after."""
-    connection, channel = connect_lanes(), connect_lanes().channel()
+    connection, channel = connect_shards(), connect_shards().channel()
     declare(channel, *GRAVES)
     declare(channel, SOURCE, arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": GRAVES[1]})
     call, failed = CommandConnection.call, []
@@ -66,27 +66,27 @@ def test_a_move_that_dies_in_its_middle_arrives_once(connect_lanes, redis_client
     publish(channel, SOURCE, *range(3))
     inbox = reject(connection, SOURCE, 3)
     wait_until(lambda: failed and channel.queue_sizes(GRAVES[1]).ready == 3, 20)
-    outbox = connection.transport.sessions[0].keys.queue(SOURCE).dlx_outbox
+    outbox = connection.transport.of_queue(SOURCE).session.keys.queue(SOURCE).dlx_outbox
     wait_until(lambda: not redis_client.zcard(outbox), 20)
     assert channel.queue_sizes(GRAVES[1]).ready == 3
     assert len(inbox.messages) == 3
 
 
-def test_a_message_that_others_have_moved_is_not_stored_again(connect_lanes, monkeypatch):
-    connection, channel = connect_lanes(), connect_lanes().channel()
+def test_a_message_that_others_have_moved_is_not_stored_again(connect_shards, monkeypatch):
+    connection, channel = connect_shards(), connect_shards().channel()
     declare(channel, *GRAVES)
     declare(channel, SOURCE, arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": GRAVES[1]})
     letters, moves = [], []
-    move = lane_moves.LaneMoves.move
+    move = shard_moves.ShardMoves.move
 
     def twice(self, letter, *arguments):
         letters.append(letter)
         moves.append(move(self, letter, *arguments))
         again = move(self, letter, *arguments)
-        assert again == lane_moves.ALREADY_GONE
+        assert again == shard_moves.ALREADY_GONE
         return moves[-1]
 
-    monkeypatch.setattr(lane_moves.LaneMoves, "move", twice)
+    monkeypatch.setattr(shard_moves.ShardMoves, "move", twice)
     publish(channel, SOURCE, "x")
     reject(connection, SOURCE)
     wait_until(lambda: moves == [1] and channel.queue_sizes(GRAVES[1]).ready == 1, 20)

@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- Removes a dead message that is stored in queues of other lanes by now: the second step of its move.
+-- Removes a dead message that is stored in queues of other brokers by now: the second step of its move.
 -- KEYS  1 dlx_outbox (zset) or dead (zset)  2 message (prefix of a hash)  3 meta (hash)
 -- ARGV  1 tag  2 counter of the source's record that counts it  3 names of the targets, packed for events, with commas between them
 -- Returns 1, or 0 where the message is no longer there.

@@ -1,4 +1,4 @@
-"""Celery workers whose queues are in three lanes."""
+"""Celery workers whose queues are in three shards."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import pytest
 
 import celery_redis_plus as crp
 from celery_redis_plus.integration.messages import install_revoke
-from tests.integration.lanes.conftest import LANES, named
+from tests.integration.shards.conftest import SHARDS, named
 from tests.support.tls import make_certificates, tls_in_front_of
 from tests.support.waiting import wait_until
 
-QUEUES = [named(lane) for lane in range(LANES)]
-CONFIG = {"broker_transport_options": {"cluster_lanes": LANES}}
+QUEUES = [named(shard) for shard in range(SHARDS)]
+CONFIG = {"broker_transport_options": {"shards": SHARDS}}
 
 
 @pytest.fixture
@@ -20,13 +20,13 @@ def app(celery_app):
 
 
 @pytest.mark.parametrize("pool", ["solo", "prefork", "threads"])
-def test_tasks_of_all_lanes_run(app, celery_worker, notes, pool):
+def test_tasks_of_all_shards_run(app, celery_worker, notes, pool):
     worker = celery_worker("configured", pool=pool, config=CONFIG, queues=QUEUES)
     for number in range(30):
-        app.send_task("c.note", ["lanes", str(number)], queue=QUEUES[number % 3])
+        app.send_task("c.note", ["shards", str(number)], queue=QUEUES[number % 3])
     for number in range(30, 36):
-        app.send_task("c.note", ["lanes", str(number)], queue=QUEUES[number % 3], countdown=0.5)
-    assert sorted(map(int, notes.wait_for("lanes", 36, 30, worker.tail))) == list(range(36))
+        app.send_task("c.note", ["shards", str(number)], queue=QUEUES[number % 3], countdown=0.5)
+    assert sorted(map(int, notes.wait_for("shards", 36, 30, worker.tail))) == list(range(36))
 
 
 def test_remote_control_and_broadcasts_work(app, celery_worker, notes):
@@ -50,9 +50,9 @@ def test_the_last_queue_is_not_kept_waiting_by_the_first(app, celery_worker, not
     assert {entry.split(":")[0] for entry in done[:6]} == set(QUEUES), done[:10]
 
 
-def test_a_killed_worker_loses_no_task_of_any_lane(app, celery_worker, notes):
+def test_a_killed_worker_loses_no_task_of_any_shard(app, celery_worker, notes):
     config = {**CONFIG, "task_acks_late": True, "task_reject_on_worker_lost": True}
-    config["broker_transport_options"] = {"cluster_lanes": LANES, "visibility_timeout": 3, "connection_lost_grace": 1}
+    config["broker_transport_options"] = {"shards": SHARDS, "visibility_timeout": 3, "connection_lost_grace": 1}
     worker = celery_worker("configured", pool="threads", config=config, queues=QUEUES)
     for number in range(60):
         app.send_task("c.note", ["killed", str(number), 0.05], queue=QUEUES[number % 3])
@@ -62,7 +62,7 @@ def test_a_killed_worker_loses_no_task_of_any_lane(app, celery_worker, notes):
     wait_until(lambda: len(set(notes.done("killed"))) == 60, 40, worker.tail)
 
 
-def test_a_lost_connection_to_one_lane_loses_nothing(app, celery_worker, notes, redis_client):
+def test_a_lost_connection_to_one_shard_loses_nothing(app, celery_worker, notes, redis_client):
     worker = celery_worker("configured", pool="threads", config=CONFIG, queues=QUEUES)
     app.send_task("c.note", ["cut", "before"], queue=QUEUES[0])
     notes.wait_for("cut", 1, 20, worker.tail)
@@ -74,11 +74,11 @@ def test_a_lost_connection_to_one_lane_loses_nothing(app, celery_worker, notes, 
     wait_until(lambda: len(set(notes.done("cut"))) == 61, 40, worker.tail)
 
 
-def test_tasks_are_found_and_revoked_out_of_all_lanes(celery_app):
+def test_tasks_are_found_and_revoked_out_of_all_shards(celery_app):
     app = celery_app("configured", **CONFIG)
     install_revoke(app)
     connection = app.connection_for_write()
-    ids = [app.send_task("c.note", ["revoked", str(lane)], queue=QUEUES[lane], countdown=3600).id for lane in range(LANES)]
+    ids = [app.send_task("c.note", ["revoked", str(shard)], queue=QUEUES[shard], countdown=3600).id for shard in range(SHARDS)]
     for queue, task_id in zip(QUEUES, ids, strict=True):
         assert crp.message(app, task_id).queue == queue
         assert crp.reschedule(app, task_id, 7200)
@@ -90,7 +90,7 @@ def test_tasks_are_found_and_revoked_out_of_all_lanes(celery_app):
 
 def test_the_worker_works_over_tls(app, server, tmp_path, celery_worker, notes):
     with tls_in_front_of(server.port, make_certificates(tmp_path)) as port:
-        url = f"redispluss://localhost:{port}/0?cluster_lanes={LANES}&ssl_ca_certs={tmp_path}/ca.pem"
+        url = f"redispluss://localhost:{port}/0?shards={SHARDS}&ssl_ca_certs={tmp_path}/ca.pem"
         worker = celery_worker("configured", url, pool="threads", queues=QUEUES)
         for number in range(6):
             app.send_task("c.note", ["tls", str(number)], queue=QUEUES[number % 3])

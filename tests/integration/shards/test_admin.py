@@ -1,4 +1,4 @@
-"""The command line on a broker with several lanes."""
+"""The command line on a broker with several shards."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import generate_latest
 
 from celery_redis_plus.admin.broker_admin import BrokerAdmin
-from celery_redis_plus.admin.lane_admin import admin_of_url
+from celery_redis_plus.admin.shard_admin import admin_of_url
 from celery_redis_plus.cli.main import main
 from celery_redis_plus.cli.metrics import BrokerCollector
 from celery_redis_plus.errors import InvalidArgument, OptionError
-from tests.integration.lanes.conftest import LANES, named
+from tests.integration.shards.conftest import SHARDS, named
 from tests.support.dead_letters import dead_letters_of
 from tests.support.inbox import Inbox, declare, publish
 from tests.support.waiting import wait_until
 from tests.support.web_page import web_page
 
-QUEUES = sorted(named(lane) for lane in range(LANES))
+QUEUES = sorted(named(shard) for shard in range(SHARDS))
 
 
 @pytest.fixture
 def url(broker_url):
-    return f"{broker_url}?cluster_lanes={LANES}"
+    return f"{broker_url}?shards={SHARDS}"
 
 
 @pytest.fixture
-def filled(connect_lanes):
-    connection = connect_lanes()
+def filled(connect_shards):
+    connection = connect_shards()
     channel = connection.channel()
     declare(channel, *QUEUES)
     for number, queue in enumerate(QUEUES):
@@ -38,26 +38,26 @@ def filled(connect_lanes):
     return connection
 
 
-def test_queues_of_all_lanes_are_shown(filled, url, capsys):
+def test_queues_of_all_shards_are_shown(filled, url, capsys):
     assert main(["queues", "--broker", url, "--json"]) == 0
     shown = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [(one["queue"], one["ready"]) for one in shown if one["queue"] in QUEUES] == [(QUEUES[n], n + 1) for n in range(3)]
 
 
-def test_a_check_looks_at_all_lanes(filled, url, capsys):
+def test_a_check_looks_at_all_shards(filled, url, capsys):
     inbox = Inbox(filled.channel(), *QUEUES, ack=False)
     inbox.drain(2)
     assert main(["check", "--broker", url]) == 0
     assert "6 message(s): no violation" in capsys.readouterr().out
 
 
-def test_the_doctor_names_the_lane(filled, url, capsys):
+def test_the_doctor_names_the_shard(filled, url, capsys):
     main(["doctor", "--broker", url])
     out = capsys.readouterr().out
-    assert all(f"lane {lane}: " in out for lane in range(LANES))
+    assert all(f"shard {shard}: " in out for shard in range(SHARDS))
 
 
-def test_a_queue_is_paused_purged_and_counted_in_its_lane(filled, url, capsys):
+def test_a_queue_is_paused_purged_and_counted_in_its_shard(filled, url, capsys):
     for queue in QUEUES:
         assert main(["pause", "--broker", url, queue, "--reason", "test"]) == 0
         assert main(["resume", "--broker", url, queue]) == 0
@@ -68,7 +68,7 @@ def test_a_queue_is_paused_purged_and_counted_in_its_lane(filled, url, capsys):
 @pytest.mark.parametrize("command", [["queues"], ["check"], ["doctor"], ["consumers"], ["pause", "q", "--reason", "x"]])
 def test_a_command_without_the_option_is_refused(filled, broker_url, capsys, command):
     assert main([*command, "--broker", broker_url]) != 0
-    assert "cluster_lanes=1 is not allowed for this broker; allowed: 3" in capsys.readouterr().err
+    assert "shards=1 is not allowed for this broker; allowed: 3" in capsys.readouterr().err
 
 
 def dead_letter(filled, queue):
@@ -78,13 +78,13 @@ def dead_letter(filled, queue):
     inbox.cancel()
 
 
-def test_dead_letters_are_listed_and_replayed_into_another_lane(filled, url, capsys):
+def test_dead_letters_are_listed_and_replayed_into_another_shard(filled, url, capsys):
     source, target, channel = QUEUES[0], QUEUES[1], filled.channel()
     dead_letter(filled, source)
     wait_until(lambda: main(["dead-letters", "list", "--broker", url, source, "--json"]) == 0 and capsys.readouterr().out)
     assert main(["dead-letters", "replay", "--broker", url, source, "--to", target, "--all"]) == 0, capsys.readouterr().err
     assert channel.queue_sizes(target).ready == 3
-    assert dead_letters_of(channel.lane_of(source).session).count(source) == 0
+    assert dead_letters_of(channel.of_queue(source).session).count(source) == 0
     assert channel.queue_counters(source).replayed == 1
 
 
@@ -98,18 +98,18 @@ def test_an_unroutable_message_is_replayed_when_there_is_a_queue(filled, url, ca
     assert [channel.queue_sizes(queue).ready for queue in QUEUES] == [2, 3, 4]
 
 
-def test_messages_are_found_and_cancelled_in_their_lanes_and_not_moved_to_another(filled, url, capsys):
+def test_messages_are_found_and_cancelled_in_their_shards_and_not_moved_to_another(filled, url, capsys):
     with admin_of_url(url, {}) as admin:
         for queue in QUEUES:
             (tag, *_) = [one.tag for one in admin.list_messages(queue, "ready")]
             assert admin.messages.find(tag).queue == queue
-            with pytest.raises(InvalidArgument, match="in another lane than queue"):
+            with pytest.raises(InvalidArgument, match="in another shard than queue"):
                 admin.messages.move(tag, QUEUES[QUEUES.index(queue) - 1])
             assert admin.messages.cancel(tag)
         assert [one.ready for one in admin.overview(*QUEUES)] == [0, 1, 2]
 
 
-def test_metrics_are_of_all_lanes(filled, url):
+def test_metrics_are_of_all_shards(filled, url):
     registry, collector = CollectorRegistry(), BrokerCollector(lambda: admin_of_url(url, {}))
     registry.register(collector)
     text = generate_latest(registry).decode()
@@ -118,7 +118,7 @@ def test_metrics_are_of_all_lanes(filled, url):
         assert f'celery_redis_plus_queue_messages{{queue="{queue}",state="ready"}} {number + 1}.0' in text
 
 
-def test_the_web_page_shows_and_changes_queues_of_all_lanes(filled, url):
+def test_the_web_page_shows_and_changes_queues_of_all_shards(filled, url):
     dead_letter(filled, QUEUES[2])
     with web_page(url) as page:
         shown = page.get("/").text
@@ -132,11 +132,11 @@ def test_the_web_page_shows_and_changes_queues_of_all_lanes(filled, url):
     assert filled.channel().queue_sizes(QUEUES[2]).ready == 3
 
 
-def test_the_class_for_one_lane_is_refused(url):
-    with pytest.raises(OptionError, match="BrokerAdmin is not possible with the transport option cluster_lanes=3"):
+def test_the_class_for_one_shard_is_refused(url):
+    with pytest.raises(OptionError, match="this is for one shard of the 3"):
         BrokerAdmin(url)
 
 
-def test_a_command_that_knows_one_lane_is_refused(filled, url, capsys):
+def test_a_command_that_knows_one_shard_is_refused(filled, url, capsys):
     assert main(["migrate", "--status", "--broker", url]) != 0
-    assert "not possible with the transport option cluster_lanes=3" in capsys.readouterr().err
+    assert "this command is for one shard of the 3" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""One delivery loop on two servers: the next Sentinel or Cluster adds a connection, and changes no loop."""
+"""The delivery loops of two shards: served in turn, and lost alone."""
 
 from __future__ import annotations
 
@@ -7,19 +7,22 @@ import pytest
 
 from celery_redis_plus.consumer.delivery_loop import DeliveryLoop
 from celery_redis_plus.errors import ServerUnreachable
+from celery_redis_plus.shards.delivery_loop import ShardsLoop
 from celery_redis_plus.transport.channel import Channel
 from celery_redis_plus.transport.compat import HUB_READY
 from tests.unit.consumer.in_memory import InMemoryConnection
 
 
-class TwoServers:
+class TwoShards:
     def __init__(self):
         self.connections = [InMemoryConnection(), InMemoryConnection()]
-        self.loop = DeliveryLoop(self.connections, HUB_READY.of)
+        self.lost = []
+        self.loop = ShardsLoop(lambda number, error: self.lost.append((number, str(error))), lambda: None)
         self.channels, self.messages = [], []
-        for connection in self.connections:
+        for number, connection in enumerate(self.connections):
             transport = kombu.Connection("redisplus://").transport
-            transport.session, transport._delivery_loop = connection, self.loop  # noqa: SLF001
+            transport.session, transport._delivery_loop = connection, DeliveryLoop(connection, HUB_READY.of)  # noqa: SLF001
+            self.loop.add(number, transport.delivery_loop)
             channel = Channel(transport)
             channel.basic_qos(prefetch_count=1)
             channel.basic_consume("q", callback=self.messages.append, consumer_tag="q")
@@ -37,7 +40,7 @@ class TwoServers:
 
 @pytest.fixture
 def servers():
-    return TwoServers()
+    return TwoShards()
 
 
 def test_messages_of_two_servers_are_delivered_in_turn(servers):
@@ -67,10 +70,23 @@ def test_each_server_gets_the_acks_of_its_own_messages(servers):
         assert [settled for _, settled in connection.claim_commands.settled] == [tag]
 
 
-def test_the_loss_of_one_connection_ends_the_loop(servers):
+def test_the_loss_of_one_connection_leaves_the_other(servers):
     def check():
         raise ServerUnreachable("lost")
 
+    servers.publish("ab", "c")
     servers.connections[1].broken, servers.connections[1].check = True, check
-    with pytest.raises(ServerUnreachable):
+    assert servers.drain() == [*"ab"]
+    assert servers.lost == [(1, "lost")]
+
+
+def test_what_a_consumer_raises_is_no_loss(servers):
+    def fail(_):
+        raise ServerUnreachable("of another server")
+
+    servers.publish("a", "")
+    servers.channels[0].basic_cancel("q")
+    servers.channels[0].basic_consume("q", callback=fail, consumer_tag="q")
+    with pytest.raises(ServerUnreachable, match="of another server"):
         servers.loop.drain(0)
+    assert servers.lost == []

@@ -1,5 +1,5 @@
 #!lua
--- Puts a dead message of another lane into one queue, once, however often it is called: the first step of its move.
+-- Puts a dead message of another broker into one queue, once, however often it is called: the first step of its move.
 -- KEYS  1 meta (hash)  2 queue (zset)  3 delayed (zset)  4 message (prefix of a hash)  5 wakeup (zset)  6 schedule_wakeup (zset)
 --       7 expiry (zset)  8 moved_in (zset)  [9 message of a staged body (hash)]
 -- ARGV  1 id of the move  2 until when it may run (ms since the epoch)  3 payload  4 rank  5 expiry, as for publish

@@ -1,4 +1,4 @@
-"""Lanes on a cluster: the broker's queues on all of its primaries."""
+"""Shards on a cluster: the broker's queues on all of its primaries."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ import pytest
 
 from celery_redis_plus.broker.queues.queues import Sizes
 from celery_redis_plus.connection.cluster_address import slot_of
-from celery_redis_plus.connection.lanes import lane_prefixes
-from tests.integration.lanes.conftest import LANES, named
+from celery_redis_plus.connection.shard_layout import shard_prefixes
 from tests.integration.sentinel.app import BROKER_VARIABLE, JOURNAL_VARIABLE, OPTIONS_VARIABLE, make_app
 from tests.integration.sentinel.load import Load, Ran, check
+from tests.integration.shards.conftest import SHARDS, named
 from tests.support.inbox import Inbox, declare, publish
 from tests.support.tls import make_certificates
 from tests.support.topologies import tls_cluster, tls_url
 from tests.support.waiting import wait_until
 
-QUEUES = [named(lane) for lane in range(LANES)]
-OPTIONS = {"cluster_lanes": LANES, "visibility_timeout": 60}
+QUEUES = [named(shard) for shard in range(SHARDS)]
+OPTIONS = {"shards": SHARDS, "visibility_timeout": 60}
 
 
 def primaries(cluster):
     return [node for node in cluster.nodes if node.running and "master" in node.myself().flags]
 
 
-def test_each_lane_has_one_slot_and_no_call_touches_two(cluster):
+def test_each_shard_has_one_slot_and_no_call_touches_two(cluster):
     """The cluster itself refuses a call over two slots (CROSSSLOT), and keys that a script did not declare of another node."""
     connection = kombu.Connection(cluster.url(), transport_options=OPTIONS)
     channel = connection.channel()
@@ -46,7 +46,7 @@ def test_each_lane_has_one_slot_and_no_call_touches_two(cluster):
         message.reject()
     wait_until(lambda: channel.queue_sizes(graves.name).ready == 6, 30)
     slots = {slot_of(key.decode()) for node in primaries(cluster) for key in node.ask("KEYS", "*")}
-    assert slots == {slot_of(prefix) for prefix in (cluster.prefix, *lane_prefixes("", LANES)[1:])}
+    assert slots == {slot_of(prefix) for prefix in (cluster.prefix, *shard_prefixes("", SHARDS)[1:])}
     connection.release()
 
 
@@ -68,7 +68,7 @@ def test_celery_works_over_all_primaries(cluster, worker, server):
     app.close()
 
 
-def test_a_failover_of_one_lane_loses_nothing(cluster, worker, server):
+def test_a_failover_of_one_shard_loses_nothing(cluster, worker, server):
     cluster.wait_until_whole()
     app = make_app(cluster.url(), {**OPTIONS, "wait_replicas": 1, "wait_replicas_timeout": 0.5})
     with server.client(1) as journal, Load(app) as load:
@@ -83,12 +83,12 @@ def test_a_failover_of_one_lane_loses_nothing(cluster, worker, server):
 
 
 @pytest.mark.slow
-def test_the_slot_of_a_lane_that_moves_loses_and_repeats_nothing(cluster, worker, server):
+def test_the_slot_of_a_shard_that_moves_loses_and_repeats_nothing(cluster, worker, server):
     cluster.wait_until_whole()
     app = make_app(cluster.url(), {**OPTIONS, "wait_replicas": 1, "wait_replicas_timeout": 0.5})
     with server.client(1) as journal, Load(app) as load:
         wait_until(lambda: len(load.confirmed) > 50, 30, worker.tail)
-        # The queue `celery` is in lane 0. Its new owner has another lane already.
+        # The queue `celery` is in shard 0. Its new owner has another shard already.
         cluster.migrate_key_by_key()
         before = len(load.confirmed)
         wait_until(lambda: len(load.confirmed) > before + 50, 60, worker.tail)
@@ -98,16 +98,16 @@ def test_the_slot_of_a_lane_that_moves_loses_and_repeats_nothing(cluster, worker
     app.close()
 
 
-def test_lanes_over_tls(tmp_path):
+def test_shards_over_tls(tmp_path):
     folder = make_certificates(tmp_path, "DNS:localhost,IP:127.0.0.1")
     with tls_cluster(folder) as cluster:
         with kombu.Connection(tls_url(cluster.url(), folder), transport_options=OPTIONS) as connection:
             inbox = Inbox(connection.channel(), *QUEUES)
             for queue in QUEUES:
                 publish(connection.default_channel, queue, queue)
-            assert sorted(inbox.drain(LANES, timeout_s=30)) == sorted(QUEUES)
+            assert sorted(inbox.drain(SHARDS, timeout_s=30)) == sorted(QUEUES)
         slots = {slot_of(key.decode()) for node in primaries(cluster) for key in node.ask("KEYS", "*")}
-        assert len(slots) == LANES
+        assert len(slots) == SHARDS
 
 
 def test_a_declared_queue_is_found_by_a_cluster_client_of_any_kind(cluster):

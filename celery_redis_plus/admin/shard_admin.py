@@ -1,4 +1,4 @@
-"""Administration of a broker with several lanes: each question goes to the lane of its queue, or to all of them."""
+"""Administration of a broker with several shards: each question goes to the shard of its queue, or to all of them."""
 
 from __future__ import annotations
 
@@ -15,16 +15,15 @@ from celery_redis_plus.admin.broker_admin import UNREADABLE, BrokerAdmin, Broker
 from celery_redis_plus.broker.dead_letters.store import replay_of
 from celery_redis_plus.broker.dead_letters.unroutable import UNDELIVERED
 from celery_redis_plus.broker.integrity import Account
-from celery_redis_plus.broker.lanes.by_queue import ByQueue, LaneMessages
-from celery_redis_plus.broker.lanes.dead_letter_moves import LaneMoves
-from celery_redis_plus.broker.lanes.lanes import Lanes
 from celery_redis_plus.broker.queue_failures import KeyFailures
 from celery_redis_plus.broker.queues.message_search import MessageSearch
-from celery_redis_plus.connection.broker_at import broker_at
+from celery_redis_plus.connection.broker_at import brokers_at
 from celery_redis_plus.connection.command_connection import CommandConnection
 from celery_redis_plus.connection.connector import Connector
-from celery_redis_plus.connection.lanes import lane_of, lane_prefixes, only_one_lane
+from celery_redis_plus.connection.shard_layout import shard_of
 from celery_redis_plus.errors import InvalidArgument, OptionError, QueueNotFound
+from celery_redis_plus.shards.by_queue import ByQueue, ShardMessages
+from celery_redis_plus.shards.dead_letters import ShardMoves, neighbour_over
 
 if TYPE_CHECKING:
     from celery_redis_plus.admin.diagnosis.finding import Finding
@@ -42,71 +41,81 @@ logger = logging.getLogger(__name__)
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 
-def admin_of_url(url: str, options: Mapping[str, Any] | None = None, *, prefix: str = "") -> BrokerAdmin:
-    """Return a connection to the broker at `url`, with as many lanes as options or URL name. Raises as `broker_at`."""
-    address, parsed = broker_at(url, options, prefix=prefix)
-    if parsed.cluster_lanes == 1:
-        return BrokerAdmin(url, {**(options or {}), "global_keyprefix": parsed.global_keyprefix})
+def admin_of_url(
+    url: str, options: Mapping[str, Any] | None = None, *, prefix: str = "", shard: int | None = None
+) -> BrokerAdmin:  # fmt: skip
+    """Return a connection to the broker at `url`: to all of its shards, or to the one that `shard` or the URL names.
+
+    Raises:
+        OptionError: there is no such shard.
+        InvalidAddress, redis.exceptions.RedisError: as `broker_at` and `CommandConnection.call`.
+    """
+    address, found = brokers_at(url, options, prefix=prefix, shard=shard)
     with ExitStack() as stack:
-        lanes = []
-        for lane in lane_prefixes(parsed.global_keyprefix, parsed.cluster_lanes):
-            connector = Connector(address, replace(parsed, global_keyprefix=lane))
-            commands = CommandConnection(connector, "operator", timeout=parsed.socket_timeout)
+        shards: list[BrokerAdmin] = []
+        for one in found:
+            commands = CommandConnection(Connector(address, one), "operator", timeout=one.socket_timeout)
             stack.callback(commands.close)
-            lanes.append(BrokerAdmin.over(commands, connector.options, commands.close))
-            lanes[-1].check_mark()
-        return LaneAdmin(lanes, stack.pop_all().close)
+            shards.append(BrokerAdmin.over(commands, commands.connector.options, commands.close))
+            shards[-1].check_mark()
+        return _admin_of(shards, stack.pop_all().close)
     raise AssertionError
 
 
-def admin_of_app(app: Any) -> BrokerAdmin:
-    """Return a connection to the broker of an app, with as many lanes as it has. Raises as `BrokerAdmin.of_app` does."""
-    from celery_redis_plus.integration.app_broker import connected_lanes
+def admin_of_app(app: Any, *, shard: int | None = None) -> BrokerAdmin:
+    """Return a connection to the broker of an app: to all of its shards, or to the one that `shard` numbers.
+
+    Raises as `BrokerAdmin.of_app` does, and as `admin_of_url`.
+    """
+    from celery_redis_plus.integration.app_broker import connected_shards
 
     with ExitStack() as stack:
-        sessions = stack.enter_context(connected_lanes(app))
-        lanes = [BrokerAdmin.over(session.commands, session.options, lambda: None) for session in sessions]
-        close = stack.pop_all().close
-        if len(lanes) > 1:
-            return LaneAdmin(lanes, close)
-        lanes[0].close = close
-        return lanes[0]
+        sessions = stack.enter_context(connected_shards(app, shard))
+        shards = [BrokerAdmin.over(session.commands, session.options, lambda: None) for session in sessions]
+        return _admin_of(shards, stack.pop_all().close)
     raise AssertionError
+
+
+def _admin_of(shards: Sequence[BrokerAdmin], close: Callable[[], None]) -> BrokerAdmin:
+    if len(shards) > 1:
+        return ShardAdmin(shards, close)
+    shards[0].close = close
+    return shards[0]
 
 
 def _by_queue(method: Method) -> Method:
-    """Return a method whose first argument is a queue, for the lane of that queue."""
+    """Return a method whose first argument is a queue, for the shard of that queue."""
 
     @functools.wraps(method)
-    def in_lane(self: LaneAdmin, queue: str, *args: Any, **kwargs: Any) -> Any:
-        return method(self.lane_of(queue), queue, *args, **kwargs)
+    def in_shard(self: ShardAdmin, queue: str, *args: Any, **kwargs: Any) -> Any:
+        return method(self.shard_of(queue), queue, *args, **kwargs)
 
-    return cast("Method", in_lane)
+    return cast("Method", in_shard)
 
 
-class LaneAdmin(BrokerAdmin):
-    """A connection to each lane of a broker. What it does not do is refused, instead of done in one lane alone."""
+class ShardAdmin(BrokerAdmin):
+    """A connection to each shard of a broker. What it does not do is refused, instead of done in one shard alone."""
 
-    def __init__(self, lanes: Sequence[BrokerAdmin], close: Callable[[], None]) -> None:
-        """Administer over one of each lane; `close` closes the connections."""
-        self._lanes = lanes
+    def __init__(self, shards: Sequence[BrokerAdmin], close: Callable[[], None]) -> None:
+        """Administer over one of each shard; `close` closes the connections."""
+        self._shards = shards
         self.close = close
         self._failures = KeyFailures(logger, UNREADABLE)
 
         #: Lists and deletes dead letters.
-        self.dead_letters = cast("DeadLetters", ByQueue([lane.dead_letters for lane in lanes]))
+        self.dead_letters = cast("DeadLetters", ByQueue([shard.dead_letters for shard in shards]))
         #: Finds messages by their id or task id, cancels and reschedules them.
-        self.messages = MessageSearch(cast("Messages", LaneMessages([lane.queue_messages for lane in lanes])), self.queues)
+        self.messages = MessageSearch(cast("Messages", ShardMessages([shard.queue_messages for shard in shards])), self.queues)
 
     def __getattr__(self, name: str) -> NoReturn:
         """Refuse what `BrokerAdmin` does over one connection."""
         if name.startswith("__"):
             raise AttributeError(name)
-        raise OptionError(only_one_lane("this command", len(self._lanes)))
+        raise OptionError(f"this command is for one shard of the {len(self._shards)}; allowed is the number of one (--shard)")
 
-    def lane_of(self, queue: str) -> BrokerAdmin:
-        """Return the lane of a queue, or of a fanout exchange."""
-        return self._lanes[lane_of(queue, len(self._lanes))]
+    def shard_of(self, queue: str) -> BrokerAdmin:
+        """Return the shard of a queue, or of a fanout exchange."""
+        return self._shards[shard_of(queue, len(self._shards))]
 
     overview_of = _by_queue(BrokerAdmin.overview_of)
     purge = _by_queue(BrokerAdmin.purge)
@@ -124,15 +133,15 @@ class LaneAdmin(BrokerAdmin):
     search_dead_letters = _by_queue(BrokerAdmin.search_dead_letters)
 
     def _listed(self) -> list[str]:
-        """Return the names of the queues that the lanes' servers list, sorted."""
-        return sorted(queue for lane in self._lanes for queue in lane.queues())
+        """Return the names of the queues that the shards' servers list, sorted."""
+        return sorted({queue for shard in self._shards for queue in shard.queues()})
 
     def overviews_of(self, queues: Sequence[str]) -> Iterator[QueueOverview]:
         """Yield how queues stand, without those that are gone."""
         found = {
             one.queue: one
-            for lane in self._lanes
-            for one in lane.overviews_of([queue for queue in queues if self.lane_of(queue) is lane])
+            for shard in self._shards
+            for one in shard.overviews_of([queue for queue in queues if self.shard_of(queue) is shard])
         }
         return (found[queue] for queue in queues if queue in found)
 
@@ -152,8 +161,8 @@ class LaneAdmin(BrokerAdmin):
 
     def subscribers(self, *patterns: str) -> dict[str, list[Subscriber]]:
         """Return the subscribers of each fanout exchange, as `BrokerAdmin.subscribers`."""
-        found = [(lane, lane.subscribers(*patterns)) for lane in self._lanes]
-        return {name: those for lane, named in found for name, those in named.items() if self.lane_of(name) is lane}
+        found = [(shard, shard.subscribers(*patterns)) for shard in self._shards]
+        return {name: those for shard, named in found for name, those in named.items() if self.shard_of(name) is shard}
 
     # -- dead letters -----------------------------------------------------------------------------------------------------
 
@@ -168,25 +177,28 @@ class LaneAdmin(BrokerAdmin):
         return outcomes
 
     def replay(self, letter: DeadLetter, to: str | None = None) -> bool:
-        """Put a dead letter back to work, as `BrokerAdmin.replay`, in queues of all lanes."""
+        """Put a dead letter back to work, as `BrokerAdmin.replay`, in queues of all shards."""
         targets = [to] if to is not None else self._routed(letter) if letter.queue == UNDELIVERED else [letter.queue]
-        home = self.lane_of(letter.queue)
-        if all(self.lane_of(target) is home for target in targets):
+        home = self.shard_of(letter.queue)
+        if all(self.shard_of(target) is home for target in targets):
             return home.dead_letters.replay(letter, targets)
         move = replay_of(letter, targets)
         for target in targets:
             self.check_queue(target)
-        source = home.lane.keys.queue(letter.queue).dead
-        lanes = Lanes(home.lane, self._lanes.index(home), len(self._lanes), lambda number: self._lanes[number].lane)
-        return LaneMoves(home.dead_letters, lanes).move(move, source, "replayed") > 0
+        source = home.keys.queue(letter.queue).dead
+        moves = ShardMoves(
+            home.dead_letters, home.commands, self._shards.index(home), len(self._shards),
+            lambda number: neighbour_over(self._shards[number].commands, self._shards[number].options),
+        )  # fmt: skip
+        return moves.move(move, source, "replayed") > 0
 
     def _routed(self, letter: DeadLetter) -> list[str]:
         """Return where a message that no queue took is routed to now. Raises as `BrokerAdmin.replay` does."""
         found: list[str] = []
         refusal: QueueNotFound | None = None
-        for lane in self._lanes:
+        for shard in self._shards:
             try:
-                found += lane.routed(letter)
+                found += shard.routed(letter)
             except QueueNotFound as error:
                 refusal = error
         if not found and refusal is not None:
@@ -196,29 +208,29 @@ class LaneAdmin(BrokerAdmin):
     # -- the whole broker -------------------------------------------------------------------------------------------------
 
     def checker(self, *, repair: bool = False, batch: int = 100) -> Checker:
-        """Return what holds the lanes against their invariants, one after the other."""
-        return cast("Checker", LaneChecker([lane.checker(repair=repair, batch=batch) for lane in self._lanes]))
+        """Return what holds the shards against their invariants, one after the other."""
+        return cast("Checker", ShardChecker([shard.checker(repair=repair, batch=batch) for shard in self._shards]))
 
     def examine(
         self, checks: Sequence[str] = (), roles: Sequence[str] = (), *, kombu_options: Mapping[str, Any] | None = None
     ) -> Iterator[Finding]:
-        """Yield what is wrong with the lanes' servers and queues, or soon will be; the text begins with the lane's number."""
-        for number, lane in enumerate(self._lanes):
-            for finding in lane.examine(checks, roles, kombu_options=kombu_options):
-                yield replace(finding, text=f"lane {number}: {finding.text}")
+        """Yield what is wrong with the shards' servers and queues, or soon will be; the text begins with the shard's number."""
+        for number, shard in enumerate(self._shards):
+            for finding in shard.examine(checks, roles, kombu_options=kombu_options):
+                yield replace(finding, text=f"shard {number}: {finding.text}")
 
 
-class LaneChecker:
-    """Has the methods of a `Checker`, for all lanes."""
+class ShardChecker:
+    """Has the methods of a `Checker`, for all shards."""
 
     def __init__(self, checkers: Sequence[Checker]) -> None:
-        """Use one of each lane."""
+        """Use one of each shard."""
         self._checkers = checkers
 
     def run(self, queue: str | None = None) -> Iterator[Violation]:
         """Yield every violation once. Raises as `Checker.run` does."""
         if queue is not None:
-            self._checkers = [self._checkers[lane_of(queue, len(self._checkers))]]
+            self._checkers = [self._checkers[shard_of(queue, len(self._checkers))]]
         for checker in self._checkers:
             yield from checker.run(queue)
 

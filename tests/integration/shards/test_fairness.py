@@ -1,4 +1,4 @@
-"""Consumers of several lanes: no lane holds up another one, and each queue has somebody who looks after it."""
+"""Consumers of several shards: no shard holds up another one, and each queue has somebody who looks after it."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import pytest
 
 from tests.integration.consumers.test_priorities import queue as with_priority
 from tests.integration.consumers.test_priorities import together
-from tests.integration.lanes.conftest import LANES, named
+from tests.integration.shards.conftest import SHARDS, named
 from tests.support.inbox import Inbox, declare, publish
 
-QUEUES = [named(lane) for lane in range(LANES)]
+QUEUES = [named(shard) for shard in range(SHARDS)]
 
 
 @pytest.mark.parametrize("prefetch", [1, 4])
-def test_no_lane_starves_another(connect_lanes, prefetch):
-    channel, publisher = connect_lanes().channel(), connect_lanes().channel()
+def test_no_shard_starves_another(connect_shards, prefetch):
+    channel, publisher = connect_shards().channel(), connect_shards().channel()
     declare(publisher, *QUEUES)
     for queue in QUEUES:
         publish(publisher, queue, *[queue] * 40)
@@ -28,8 +28,8 @@ def test_no_lane_starves_another(connect_lanes, prefetch):
 
 @pytest.mark.parametrize("prefetch", [1, 20, 0])
 @pytest.mark.parametrize("what", ["message", "broadcast"])
-def test_a_backlog_in_one_lane_does_not_hold_up_another(connect_lanes, loop, prefetch, what):
-    connection, publisher = connect_lanes(), connect_lanes().channel()
+def test_a_backlog_in_one_shard_does_not_hold_up_another(connect_shards, loop, prefetch, what):
+    connection, publisher = connect_shards(), connect_shards().channel()
     news = kombu.Exchange(named(1, "news"), "fanout")
     heard = kombu.Queue(named(0, "heard"), news, auto_delete=True)
     declare(publisher, *QUEUES)
@@ -51,22 +51,22 @@ def test_a_backlog_in_one_lane_does_not_hold_up_another(connect_lanes, loop, pre
     assert inbox.bodies.index("late") < 250
 
 
-def test_a_queue_without_a_consumer_is_swept_whatever_lane_it_is_in(connect_lanes):
-    """The usual retry queue: its messages expire, and go on to a queue of another lane, in which alone somebody consumes."""
-    channel = connect_lanes().channel()
-    inbox = Inbox(connect_lanes().channel(), QUEUES[0])
-    for number, lane in enumerate((1, 2)):
+def test_a_queue_without_a_consumer_is_swept_whatever_shard_it_is_in(connect_shards):
+    """The usual retry queue: its messages expire, and go on to a queue of another shard, in which alone somebody consumes."""
+    channel = connect_shards().channel()
+    inbox = Inbox(connect_shards().channel(), QUEUES[0])
+    for number, shard in enumerate((1, 2)):
         back = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": QUEUES[0], "x-message-ttl": 100}
-        declare(channel, named(lane, "later"), arguments=back)
-        publish(channel, named(lane, "later"), number)
+        declare(channel, named(shard, "later"), arguments=back)
+        publish(channel, named(shard, "later"), number)
     assert sorted(inbox.drain(2)) == [0, 1]
 
 
-def test_a_consumer_whose_credit_went_to_another_lane_passes_the_queue_on(connect_lanes):
-    channel, publisher = connect_lanes().channel(), connect_lanes().channel()
+def test_a_consumer_whose_credit_went_to_another_shard_passes_the_queue_on(connect_shards):
+    channel, publisher = connect_shards().channel(), connect_shards().channel()
     declare(channel, *QUEUES)
     high = Inbox(channel, with_priority(10, QUEUES[0]), QUEUES[1], prefetch=1, ack=False)
-    low = Inbox(connect_lanes().channel(), QUEUES[0], ack=False)
+    low = Inbox(connect_shards().channel(), QUEUES[0], ack=False)
     together(high, low, quiet_s=0.1)
     publish(publisher, QUEUES[1], "fills it")
     together(high, low, quiet_s=0.1)
