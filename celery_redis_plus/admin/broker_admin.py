@@ -32,7 +32,7 @@ from celery_redis_plus.broker.queues.message_search import MessageSearch
 from celery_redis_plus.broker.queues.messages import Messages
 from celery_redis_plus.broker.queues.overview import QueueOverview, list_queues, read_overview, read_overviews
 from celery_redis_plus.broker.queues.queues import Queues
-from celery_redis_plus.connection.broker_at import broker_at, prefix_at
+from celery_redis_plus.connection.broker_at import ShardPlace, broker_at, prefix_at
 from celery_redis_plus.connection.command_connection import CommandConnection
 from celery_redis_plus.connection.connector import Connector
 from celery_redis_plus.errors import InvalidArgument, QueueNotFound
@@ -134,6 +134,9 @@ class BrokerAdmin:
         self._consumers = Consumers(commands, self._keys)
         self._failures = KeyFailures(logger, UNREADABLE)
         self._exchange_failures = KeyFailures(logger, UNREADABLE, kind="exchange")
+
+    #: Which of several shards it is; None: there is one broker.
+    place: ShardPlace | None = None
 
     @property
     def commands(self) -> CommandConnection:
@@ -384,12 +387,19 @@ class BrokerAdmin:
         """
         from celery_redis_plus.migration.migration import Migration, source_connection
 
-        options = self._options
+        options, place = self._options, self.place
         elsewhere = None if source is None else source_connection(source, options.socket_timeout)
-        return Migration(
+        there = source_prefix if source is None else prefix_at(source, source_prefix)
+        if there is None and place is not None:
+            # kombu's keys have the app's own prefix.
+            there = place.app_prefix
+        migration = Migration(
             self._commands, self._keys, self._queues, options, kombu_options=kombu_options, priorities=priorities,
-            source=elsewhere, source_prefix=source_prefix if source is None else prefix_at(source, source_prefix),
+            source=elsewhere, source_prefix=there,
         )  # fmt: skip
+        if place is not None:
+            migration.owns = place.owns
+        return migration
 
     def checker(self, *, repair: bool = False, batch: int = CHECKED_A_CALL) -> Checker:
         """Return what holds the broker against its invariants, and with `repair` mends it; see `Checker`."""

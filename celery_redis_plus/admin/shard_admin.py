@@ -11,22 +11,25 @@ from heapq import merge
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
 from celery_redis_plus.admin.broker_admin import UNREADABLE, BrokerAdmin, BrokerRefusal
+from celery_redis_plus.admin.diagnosis.finding import Finding
 from celery_redis_plus.broker.dead_letters.store import replay_of
 from celery_redis_plus.broker.dead_letters.unroutable import UNDELIVERED
 from celery_redis_plus.broker.integrity import Account
 from celery_redis_plus.broker.queue_failures import KeyFailures
 from celery_redis_plus.broker.queues.message_search import MessageSearch
-from celery_redis_plus.connection.broker_at import brokers_at
+from celery_redis_plus.connection.broker_at import ShardPlace, brokers_at
 from celery_redis_plus.connection.command_connection import CommandConnection
 from celery_redis_plus.connection.connector import Connector
 from celery_redis_plus.connection.shard_layout import shard_of
-from celery_redis_plus.errors import InvalidArgument, OptionError, QueueNotFound
+from celery_redis_plus.errors import InvalidArgument, OptionError, QueueNotFound, ShardUnreachable
 from celery_redis_plus.shards.by_queue import ByQueue, ShardMessages
 from celery_redis_plus.shards.dead_letters import ShardMoves, neighbour_over
 
 if TYPE_CHECKING:
-    from celery_redis_plus.admin.diagnosis.finding import Finding
     from celery_redis_plus.broker.consumers.registry import ConsumerRecord
     from celery_redis_plus.broker.dead_letters.store import DeadLetter, DeadLetters
     from celery_redis_plus.broker.fanout.subscriber_registry import Subscriber
@@ -35,6 +38,8 @@ if TYPE_CHECKING:
     from celery_redis_plus.broker.queues.listing import ListedMessage
     from celery_redis_plus.broker.queues.messages import Messages
     from celery_redis_plus.broker.queues.overview import QueueOverview
+    from celery_redis_plus.migration.conversion import Priorities
+    from celery_redis_plus.migration.migration import Migration
 
 logger = logging.getLogger(__name__)
 
@@ -52,13 +57,20 @@ def admin_of_url(
     """
     address, found = brokers_at(url, options, prefix=prefix, shard=shard)
     with ExitStack() as stack:
-        shards: list[BrokerAdmin] = []
-        for one in found:
-            commands = CommandConnection(Connector(address, one), "operator", timeout=one.socket_timeout)
+        shards: list[BrokerAdmin | UnreachableShard] = []
+        for place in found:
+            commands = CommandConnection(Connector(address, place.options), "operator", timeout=place.options.socket_timeout)
             stack.callback(commands.close)
-            shards.append(BrokerAdmin.over(commands, commands.connector.options, commands.close))
-            shards[-1].check_mark()
-        return _admin_of(shards, stack.pop_all().close)
+            admin = BrokerAdmin.over(commands, commands.connector.options, commands.close)
+            try:
+                admin.check_mark()
+            except (RedisConnectionError, RedisTimeoutError, OSError) as error:
+                if len(found) == 1:
+                    raise
+                shards.append(UnreachableShard(place, error))
+            else:
+                shards.append(admin)
+        return _admin_of(shards, found, stack.pop_all().close)
     raise AssertionError
 
 
@@ -67,20 +79,52 @@ def admin_of_app(app: Any, *, shard: int | None = None) -> BrokerAdmin:
 
     Raises as `BrokerAdmin.of_app` does, and as `admin_of_url`.
     """
-    from celery_redis_plus.integration.app_broker import connected_shards
+    from celery_redis_plus.integration.app_broker import reached_shards
 
     with ExitStack() as stack:
-        sessions = stack.enter_context(connected_shards(app, shard))
-        shards = [BrokerAdmin.over(session.commands, session.options, lambda: None) for session in sessions]
-        return _admin_of(shards, stack.pop_all().close)
+        found = stack.enter_context(reached_shards(app, shard))
+        shards = [
+            UnreachableShard(place, session)
+            if isinstance(session, ShardUnreachable)
+            else BrokerAdmin.over(session.commands, session.options, lambda: None)
+            for place, session in found
+        ]
+        return _admin_of(shards, [place for place, _ in found], stack.pop_all().close)
     raise AssertionError
 
 
-def _admin_of(shards: Sequence[BrokerAdmin], close: Callable[[], None]) -> BrokerAdmin:
+def _admin_of(
+    shards: Sequence[BrokerAdmin | UnreachableShard], places: Sequence[ShardPlace], close: Callable[[], None]
+) -> BrokerAdmin:  # fmt: skip
+    reached = [shard for shard in shards if isinstance(shard, BrokerAdmin)]
+    if not reached:
+        close()
+        raise next(shard.error for shard in shards if isinstance(shard, UnreachableShard))
+    for shard, place in zip(shards, places, strict=True):
+        shard.place = place if place.options.shards > 1 else None
     if len(shards) > 1:
         return ShardAdmin(shards, close)
-    shards[0].close = close
-    return shards[0]
+    reached[0].close = close
+    return reached[0]
+
+
+class UnreachableShard:
+    """Stands for the administration of a shard that cannot be reached: everything that is asked of it raises."""
+
+    place: ShardPlace | None
+
+    def __init__(self, place: ShardPlace, error: Exception) -> None:
+        """Keep why."""
+        text = str(error) if isinstance(error, ShardUnreachable) else (
+            f"shard {place.number} of {place.options.shards} is unreachable: {error}"
+        )  # fmt: skip
+        self.error = ShardUnreachable(text)
+
+    def __getattr__(self, name: str) -> NoReturn:
+        """Raise ShardUnreachable."""
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise self.error
 
 
 def _by_queue(method: Method) -> Method:
@@ -96,16 +140,23 @@ def _by_queue(method: Method) -> Method:
 class ShardAdmin(BrokerAdmin):
     """A connection to each shard of a broker. What it does not do is refused, instead of done in one shard alone."""
 
-    def __init__(self, shards: Sequence[BrokerAdmin], close: Callable[[], None]) -> None:
+    def __init__(self, shards: Sequence[BrokerAdmin | UnreachableShard], close: Callable[[], None]) -> None:
         """Administer over one of each shard; `close` closes the connections."""
-        self._shards = shards
+        self._shards = cast("Sequence[BrokerAdmin]", shards)
+        #: Those that answer: what is asked of all queues is asked of these.
+        self._reached = [shard for shard in shards if isinstance(shard, BrokerAdmin)]
+        for shard in shards:
+            if isinstance(shard, UnreachableShard):
+                logger.warning("%s; its queues are left out", shard.error)
         self.close = close
         self._failures = KeyFailures(logger, UNREADABLE)
 
         #: Lists and deletes dead letters.
-        self.dead_letters = cast("DeadLetters", ByQueue([shard.dead_letters for shard in shards]))
+        self.dead_letters = cast("DeadLetters", ByQueue([_part(shard, "dead_letters") for shard in shards]))
         #: Finds messages by their id or task id, cancels and reschedules them.
-        self.messages = MessageSearch(cast("Messages", ShardMessages([shard.queue_messages for shard in shards])), self.queues)
+        self.messages = MessageSearch(
+            cast("Messages", ShardMessages([_part(shard, "queue_messages") for shard in shards])), self.queues
+        )
 
     def __getattr__(self, name: str) -> NoReturn:
         """Refuse what `BrokerAdmin` does over one connection."""
@@ -134,13 +185,13 @@ class ShardAdmin(BrokerAdmin):
 
     def _listed(self) -> list[str]:
         """Return the names of the queues that the shards' servers list, sorted."""
-        return sorted({queue for shard in self._shards for queue in shard.queues()})
+        return sorted({queue for shard in self._reached for queue in shard.queues()})
 
     def overviews_of(self, queues: Sequence[str]) -> Iterator[QueueOverview]:
         """Yield how queues stand, without those that are gone."""
         found = {
             one.queue: one
-            for shard in self._shards
+            for shard in self._reached
             for one in shard.overviews_of([queue for queue in queues if self.shard_of(queue) is shard])
         }
         return (found[queue] for queue in queues if queue in found)
@@ -161,7 +212,7 @@ class ShardAdmin(BrokerAdmin):
 
     def subscribers(self, *patterns: str) -> dict[str, list[Subscriber]]:
         """Return the subscribers of each fanout exchange, as `BrokerAdmin.subscribers`."""
-        found = [(shard, shard.subscribers(*patterns)) for shard in self._shards]
+        found = [(shard, shard.subscribers(*patterns)) for shard in self._reached]
         return {name: those for shard, named in found for name, those in named.items() if self.shard_of(name) is shard}
 
     # -- dead letters -----------------------------------------------------------------------------------------------------
@@ -207,6 +258,20 @@ class ShardAdmin(BrokerAdmin):
 
     # -- the whole broker -------------------------------------------------------------------------------------------------
 
+    def migration(
+        self, kombu_options: Mapping[str, Any], priorities: Priorities | None = None, *, source: str | None = None,
+        source_prefix: str | None = None,
+    ) -> Migration:  # fmt: skip
+        """Return the migration between kombu's own Redis transport and all shards, as `BrokerAdmin.migration`."""
+        from celery_redis_plus.admin.shard_migration import ShardsMigration
+
+        return cast(
+            "Migration",
+            ShardsMigration(
+                [shard.migration(kombu_options, priorities, source=source, source_prefix=source_prefix) for shard in self._shards]
+            ),
+        )
+
     def checker(self, *, repair: bool = False, batch: int = 100) -> Checker:
         """Return what holds the shards against their invariants, one after the other."""
         return cast("Checker", ShardChecker([shard.checker(repair=repair, batch=batch) for shard in self._shards]))
@@ -216,8 +281,15 @@ class ShardAdmin(BrokerAdmin):
     ) -> Iterator[Finding]:
         """Yield what is wrong with the shards' servers and queues, or soon will be; the text begins with the shard's number."""
         for number, shard in enumerate(self._shards):
+            if isinstance(shard, UnreachableShard):
+                yield Finding("server", "danger", str(shard.error), shard.error.remedy)
+                continue
             for finding in shard.examine(checks, roles, kombu_options=kombu_options):
                 yield replace(finding, text=f"shard {number}: {finding.text}")
+
+
+def _part(shard: BrokerAdmin | UnreachableShard, name: str) -> Any:
+    return getattr(shard, name) if isinstance(shard, BrokerAdmin) else shard
 
 
 class ShardChecker:

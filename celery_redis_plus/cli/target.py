@@ -70,7 +70,7 @@ class Target:
             from celery_redis_plus.connection.broker_at import brokers_at
 
             address, found = brokers_at(self.url, prefix=self.prefix, shard=self.shard)
-            return EventLog(self.url, self.prefix) if len(found) > 1 else EventLog.at(address, found[0])
+            return EventLog(self.url, self.prefix) if len(found) > 1 else EventLog.at(address, found[0].options)
         from celery_redis_plus.integration.app_broker import connected
 
         with connected(self.app, self.shard) as session:

@@ -98,7 +98,8 @@ def move(app: Celery, id: str, target: str, *, queue: str | None = None) -> str 
 
 @contextmanager
 def _search(app: Celery, waiting: Sequence[State] = WAITING) -> Iterator[MessageSearch]:
-    with connected_shards(app) as sessions:
+    with connected_shards(app) as shards:
+        sessions = [session for _, session in shards]
 
         @cache
         def queues() -> Iterable[str]:

@@ -226,9 +226,9 @@ class ShardsTransport(Transport):
         """The transports to the shards that are open."""
         return tuple(transport for shard in self._shards if (transport := shard.transport) is not None)
 
-    def all_brokers(self, number: int | None = None) -> list[Transport]:
-        """Return the transports to all shards, or to one. Raises ShardUnreachable where one is down."""
-        return [self.open(one) for one in (self.numbers if number is None else (number,))]
+    def broker(self, number: int) -> Transport:
+        """Return the transport to a shard. Raises as `open`."""
+        return self.open(number)
 
     def each_broker(self, tell: Callable[[Transport], object]) -> None:
         """Call `tell` with the transport to each shard, now or when it is connected to."""

@@ -168,9 +168,9 @@ class Transport(virtual.Transport):
         """The transports to all brokers that the connection leads to: this one."""
         return (self,)
 
-    def all_brokers(self, number: int | None = None) -> list[Transport]:
-        """Return the transports to all brokers, or to that of a number, connecting to those that are not open: this one."""
-        return [self]
+    def broker(self, _: int) -> Transport:
+        """Return the transport to the broker of a number, connecting to it where it is not open: this one."""
+        return self
 
     def of_queue(self, queue: str) -> Transport:
         """Return the transport to the broker that has a queue: this one."""

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from celery_redis_plus.connection.shard_layout import shard_of
+from celery_redis_plus.connection.connector import Connector
+from celery_redis_plus.connection.shard_layout import shard_of, shard_prefixes
+from celery_redis_plus.errors import ServerUnreachable
 from tests.integration.celery.conftest import celery_app, celery_worker, notes
 from tests.integration.transport.conftest import connect, loop
 
@@ -26,6 +28,18 @@ SHARDS = 3
 def named(shard: int, what: str = "q", shards: int = SHARDS) -> str:
     """Return a name in a shard, which begins with `what`."""
     return next(name for number in range(100) if shard_of(name := f"{what}{number}", shards) == shard)
+
+
+def refuse_shard(number: int) -> Callable[..., Any]:
+    """Return what takes the place of `Connector.open` while a shard cannot be reached."""
+    real, prefix = Connector.open, shard_prefixes("", SHARDS)[number]
+
+    def open_other(self: Connector, purpose: str, *, timeout: float | None) -> Any:
+        if self.options.global_keyprefix == prefix:
+            raise ServerUnreachable("no connection to this shard")
+        return real(self, purpose, timeout=timeout)
+
+    return open_other
 
 
 @pytest.fixture

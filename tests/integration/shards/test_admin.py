@@ -13,8 +13,9 @@ from celery_redis_plus.admin.broker_admin import BrokerAdmin
 from celery_redis_plus.admin.shard_admin import admin_of_url
 from celery_redis_plus.cli.main import main
 from celery_redis_plus.cli.metrics import BrokerCollector
+from celery_redis_plus.connection.connector import Connector
 from celery_redis_plus.errors import InvalidArgument, OptionError
-from tests.integration.shards.conftest import SHARDS, named
+from tests.integration.shards.conftest import SHARDS, named, refuse_shard
 from tests.support.dead_letters import dead_letters_of
 from tests.support.inbox import Inbox, declare, publish
 from tests.support.waiting import wait_until
@@ -137,6 +138,22 @@ def test_the_class_for_one_shard_is_refused(url):
         BrokerAdmin(url)
 
 
-def test_a_command_that_knows_one_shard_is_refused(filled, url, capsys):
-    assert main(["migrate", "--status", "--broker", url]) != 0
-    assert "this command is for one shard of the 3" in capsys.readouterr().err
+def test_a_shard_that_is_down_is_left_out_and_named(filled, url, capsys, caplog, monkeypatch):
+    monkeypatch.setattr(Connector, "open", refuse_shard(1))
+    assert main(["queues", "--broker", url, "--json"]) == 0
+    shown = [json.loads(line)["queue"] for line in capsys.readouterr().out.splitlines()]
+    assert [queue for queue in QUEUES if queue not in shown] == [named(1)]
+    assert "shard 1 of 3 is unreachable: no connection to this shard; its queues are left out" in caplog.text
+    assert main(["pause", "--broker", url, named(1), "--reason", "test"]) != 0
+    assert "shard 1 of 3 is unreachable" in capsys.readouterr().err
+    assert main(["check", "--broker", url]) != 0
+    assert main(["doctor", "--broker", url]) != 0
+    assert "shard 1 of 3 is unreachable" in capsys.readouterr().out
+    assert main(["queues", "--broker", url, "--shard", "1"]) != 0
+    assert "no connection to this shard" in capsys.readouterr().err
+    registry, collector = CollectorRegistry(), BrokerCollector(lambda: admin_of_url(url, {}))
+    registry.register(collector)
+    text = generate_latest(registry).decode()
+    collector.close()
+    assert f'queue="{named(2)}"' in text
+    assert f'queue="{named(1)}"' not in text

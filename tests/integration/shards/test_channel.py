@@ -5,13 +5,11 @@ from __future__ import annotations
 import kombu
 import pytest
 from kombu.exceptions import ChannelError
-from redis.exceptions import ConnectionError as RedisConnectionError
 
 from celery_redis_plus.broker.queues.queues import Sizes
-from celery_redis_plus.connection.connector import Connector
 from celery_redis_plus.connection.shard_layout import shard_prefixes
 from celery_redis_plus.errors import InvalidArgument, InvalidQueueName, OptionError, QueueFull, ShardUnreachable
-from tests.integration.shards.conftest import SHARDS, named
+from tests.integration.shards.conftest import SHARDS, named, refuse_shard
 from tests.support.dead_letters import dead_letters_of
 from tests.support.inbox import Inbox, declare, publish
 from tests.support.waiting import wait_until
@@ -160,7 +158,7 @@ def test_a_publish_to_several_shards_that_breaks_off_is_finished_by_its_retry(co
     producer.publish("first", exchange="orders", routing_key="new")
     broken = connection.transport.open(1).session
     with monkeypatch.context() as patched:
-        patched.setattr(type(broken.connector), "open", _refuse_shard(broken.options.global_keyprefix))
+        patched.setattr(type(broken.connector), "open", refuse_shard(1))
         broken.commands.abort()
         with pytest.raises(ShardUnreachable, match="shard 1 of 3"):
             producer.publish("second", exchange="orders", routing_key="new", retry=False)
@@ -168,7 +166,7 @@ def test_a_publish_to_several_shards_that_breaks_off_is_finished_by_its_retry(co
     assert [looker.queue_sizes(queue).ready for queue in QUEUES] == [2, 1, 2]
     commands = connection.transport.open(1).session.commands
     with monkeypatch.context() as patched:
-        patched.setattr(type(broken.connector), "open", _refuse_shard(broken.options.global_keyprefix))
+        patched.setattr(type(broken.connector), "open", refuse_shard(1))
         commands.abort()
         errors = []
 
@@ -180,17 +178,6 @@ def test_a_publish_to_several_shards_that_breaks_off_is_finished_by_its_retry(co
         producer.publish("third", exchange="orders", routing_key="new", retry=True, retry_policy=policy)
     assert errors
     assert [looker.queue_sizes(queue).ready for queue in QUEUES] == [3, 2, 3]
-
-
-def _refuse_shard(prefix):
-    real = Connector.open
-
-    def open_other(self, purpose, *, timeout):
-        if self.options.global_keyprefix == prefix:
-            raise RedisConnectionError("no connection to this shard")
-        return real(self, purpose, timeout=timeout)
-
-    return open_other
 
 
 def test_a_broadcast_reaches_queues_of_all_shards(connect_shards):
