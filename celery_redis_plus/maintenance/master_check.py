@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from celery_redis_plus import clock
-from celery_redis_plus.connection.master_finder import LOOK_S
+from celery_redis_plus.connection.master_looks import LOOK_S
 
 if TYPE_CHECKING:
     from celery_redis_plus.connection.command_connection import CommandConnection

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
+
 import kombu
 import pytest
 
 from celery_redis_plus.broker.queues.queues import Sizes
 from celery_redis_plus.connection.cluster_address import slot_of
 from celery_redis_plus.connection.shard_layout import shard_prefixes
+from celery_redis_plus.errors import ShardUnreachable
 from tests.integration.sentinel.app import BROKER_VARIABLE, JOURNAL_VARIABLE, OPTIONS_VARIABLE, make_app
 from tests.integration.sentinel.load import Load, Ran, check
 from tests.integration.shards.conftest import SHARDS, named
@@ -114,3 +117,43 @@ def test_a_declared_queue_is_found_by_a_cluster_client_of_any_kind(cluster):
     with kombu.Connection(cluster.url(), transport_options=OPTIONS) as connection:
         declare(connection.channel(), *QUEUES)
         assert [connection.channel().queue_sizes(queue) for queue in QUEUES] == [Sizes(0, 0, 0)] * 3
+
+
+def slots_asked(cluster):
+    """Return how often the nodes were asked who owns which slot."""
+    stats = [node.ask("INFO", "commandstats") for node in cluster.nodes]
+    return sum(one.get("cmdstat_cluster|slots", {"calls": 0})["calls"] for one in stats)
+
+
+def test_the_owners_of_all_shards_are_asked_for_in_one_question_a_second(cluster):
+    cluster.wait_until_whole()
+    with kombu.Connection(cluster.url(), transport_options=OPTIONS) as connection:
+        inbox = Inbox(connection.channel(), *QUEUES)
+        inbox.rest(0.5)
+        before, began = slots_asked(cluster), time.monotonic()
+        wait_until(lambda: inbox.pump(0.05) or time.monotonic() > began + 4, 10)
+        asked, took_s = slots_asked(cluster) - before, time.monotonic() - began
+    assert 1 <= asked <= took_s + 2, (asked, took_s)
+
+
+def test_a_failover_that_one_look_finds_is_known_of_every_shard(cluster):
+    cluster.wait_until_whole()
+    with kombu.Connection(cluster.url(), transport_options=OPTIONS) as connection:
+        inbox = Inbox(connection.channel(), *QUEUES)
+        count = 0
+        for node in [node for node in cluster.nodes if "master" not in node.myself().flags]:
+            node.ask("CLUSTER", "FAILOVER")
+            wait_until(lambda node=node: "master" in node.myself().flags, 20)
+            # One after the other: a consumer without any shard left hears of it.
+            for queue in QUEUES:
+                wait_until(lambda queue=queue: _published(connection, queue), 20)
+            count += SHARDS
+            assert sorted(inbox.drain(count)[-SHARDS:]) == sorted(QUEUES)
+
+
+def _published(connection, queue):
+    try:
+        publish(connection.channel(), queue, queue, retry=False)
+    except ShardUnreachable:
+        return False
+    return True
