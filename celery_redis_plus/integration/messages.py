@@ -13,7 +13,7 @@ from celery_redis_plus.broker.arguments.eta import MAX_DELAY_MS, eta_to_ms
 from celery_redis_plus.broker.queues.message_search import WAITING, MessageSearch
 from celery_redis_plus.broker.queues.messages import MessageInfo, Messages
 from celery_redis_plus.broker.queues.overview import list_queues
-from celery_redis_plus.errors import InvalidArgument, InvalidEta
+from celery_redis_plus.errors import InvalidArgument, InvalidEta, ShardUnreachable
 from celery_redis_plus.integration.app_broker import connected_shards
 from celery_redis_plus.integration.patching import wrap
 from celery_redis_plus.integration.revoked_results import mark_revoked
@@ -120,14 +120,22 @@ def _revoke(revoke: Any, app: Celery, task_id: Any, *args: Any, **kwargs: Any) -
     # The workers first: a message that is claimed between the two is theirs to discard.
     answer = revoke(task_id if isinstance(task_id, str) else ids, *args, **kwargs)
     # Not the ready ones without an index: a worker is about to have them, and to discard them, and a look at all takes seconds.
-    with _search(app, ("delayed",)) as search:
-        for one in ids:
-            try:
-                removed = search.cancel(one, on_removed=partial(mark_revoked, app))
-            except InvalidArgument as error:
-                # So many are delayed. Where one is, its worker discards it when it is due.
-                logger.warning("revoked at the workers only: %s", error)
-                continue
-            if removed:
-                logger.info("task %s is revoked, and its message removed from the broker", one, extra={"task_id": one})
+    try:
+        with _search(app, ("delayed",)) as search:
+            for one in ids:
+                _remove_revoked(app, search, one)
+    except ShardUnreachable as error:
+        # As below.
+        logger.warning("revoked at the workers only: %s", error)
     return answer
+
+
+def _remove_revoked(app: Celery, search: MessageSearch, task_id: str) -> None:
+    try:
+        removed = search.cancel(task_id, on_removed=partial(mark_revoked, app))
+    except InvalidArgument as error:
+        # So many are delayed. Where one is, its worker discards it when it is due.
+        logger.warning("revoked at the workers only: %s", error)
+        return
+    if removed:
+        logger.info("task %s is revoked, and its message removed from the broker", task_id, extra={"task_id": task_id})

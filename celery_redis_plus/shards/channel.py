@@ -141,7 +141,6 @@ class ShardsChannel(DeclaringChannel):
                 self.over(number, partial(self.topology.declare, consumer.queue))
                 self.over(number, partial(self._start, tag=tag, consumer=consumer))
 
-    @amqp_method
     def basic_cancel(self, consumer_tag: str) -> None:
         """End a consumer, as `Channel.basic_cancel`."""
         self._consumed.pop(consumer_tag, None)

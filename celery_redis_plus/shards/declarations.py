@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 
 Arguments = Mapping[str, Any] | None
 
+#: How kombu's names of queues for replies to remote control end (`kombu.pidbox.Mailbox`, 5.6 and 5.7): clients publish to them by
+#: a binding, never by their name, which alone says on which shard a queue is.
+REPLIES = ".pidbox"
+
 
 class DeclaringChannel(PartedChannel):
     """A channel that declares on several shards."""
@@ -119,7 +123,8 @@ class DeclaringChannel(PartedChannel):
     ) -> queue_declare_ok_t:
         """Declare a queue, as `Channel.queue_declare`, on its shard.
 
-        A transient queue whose shard is down is declared on the next one: it is found there by its bindings.
+        One for replies to remote control whose shard is down is declared on the next one: it is found there by its binding. Other
+        transient queues wait for their shard: they may be bound to a fanout exchange, and then hear over the other shards.
         """
         name = check_queue_name(queue or f"amq.gen-{uuid()}")
         if passive:
@@ -131,13 +136,13 @@ class DeclaringChannel(PartedChannel):
             "arguments": arguments,
         }
         known = self.topology.note_queue(name, declaration)
-        if known.is_transient and not known.broadcast:
+        if known.is_transient and not known.broadcast and name.endswith(REPLIES):
             own = shard_of(name, len(self.numbers))
             number = self._first_live(name).number
             known.placed = None if number == own else number
         nothing = queue_declare_ok_t(name, 0, 0)
         return self.defer(
-            self._transport.number_of(name), name, lambda part: part.queue_declare(name, **declaration), nothing
+            self._transport.number_of(name), name, lambda part: part.queue_declare(name, **declaration), nothing, declares=True
         )  # fmt: skip
 
     @amqp_method

@@ -243,15 +243,19 @@ class PartedChannel(virtual.Channel):  # type: ignore[misc]
         """Return what `call` returns of the channel to the shard of a queue. Raises as `over`."""
         return self.over(self._transport.number_of(check_queue_name(queue)), call, RECONNECT_S)
 
-    def defer(self, number: int, queue: str, call: Callable[[PartChannel], Any], default: Any = None) -> Any:
+    def defer(
+        self, number: int, queue: str, call: Callable[[PartChannel], Any], default: Any = None, *, declares: bool = False
+    ) -> Any:
         """Do something on a shard; where it is down, and may be done when it is back, return `default`.
 
         That is so for a worker's queues, and for a broadcast queue that goes with its consumer: it hears over the other shards.
+        `declares` is for a declaration, since it may be bound only then.
         """
         try:
             return self.over(number, call, 0.0 if self._transport.defers else RECONNECT_S)
         except ShardUnreachable:
             known = self.topology.queues.get(queue)
-            if not self._transport.defers and (known is None or not (known.broadcast and known.is_transient)):
+            hears = known is not None and known.is_transient and (declares or known.broadcast)
+            if not (self._transport.defers or hears):
                 raise
             return default

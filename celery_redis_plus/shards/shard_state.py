@@ -6,6 +6,7 @@ the other shards must not stand still for the `socket_connect_timeout` of a dead
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import sys
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from redis.exceptions import RedisError
 
+from celery_redis_plus.connection import forks
 from celery_redis_plus.connection.connector import Connector
 from celery_redis_plus.connection.forks import lock_of
 from celery_redis_plus.connection.shard_layout import shard_prefixes
@@ -35,8 +37,9 @@ logger = logging.getLogger(__name__)
 #: Seconds between two tries to reach a shard that was lost. The first one comes at once, unless it was lost just before.
 TRY_AGAIN_S: Final = 0.3
 LOST_AGAIN_S: Final = 2.0
-#: Seconds that one try may take.
+#: Seconds that one try may take; each fourth one may take as long as any connection.
 ATTEMPT_S: Final = 1.0
+PATIENT_TRY: Final = 4
 #: Seconds for which a shard is asked for that nobody uses any more.
 UNUSED_S: Final = 60.0
 
@@ -69,6 +72,7 @@ class ShardState:
         self._used_at = self._lost_at = 0.0
         #: Loops that are told when it is back.
         self._wakers: weakref.WeakSet[Wakes] = weakref.WeakSet()
+        forks.on_fork_in_child(self)
 
     def __str__(self) -> str:
         return f"shard {self.number} of {self.options.shards} ({self.address.display()})"
@@ -77,6 +81,11 @@ class ShardState:
     def is_down(self) -> bool:
         """Whether it was lost, and has not answered since."""
         return not self._back.is_set()
+
+    def forked(self) -> None:
+        """Know nothing, in a child: it has no thread that asks, and no maintenance of its parent's."""
+        self.service, self._back = None, threading.Event()
+        self._back.set()
 
     def unreachable(self, error: Exception | None = None) -> ShardUnreachable:
         """Return the error of a shard that is down, or of which `error` came."""
@@ -115,8 +124,12 @@ class ShardState:
     def _ask(self, pause_s: float) -> None:
         """Try to connect until that works, or nobody has asked for the shard for long."""
         told, pid = False, os.getpid()
-        connector = Connector(self.address, replace(self.options, socket_connect_timeout=ATTEMPT_S))
-        while os.getpid() == pid:
+        patient = Connector(self.address, self.options)
+        quick = Connector(self.address, replace(self.options, socket_connect_timeout=ATTEMPT_S))
+        for number in itertools.count(1):
+            if os.getpid() != pid:
+                return
+            connector = quick if number % PATIENT_TRY else patient
             time.sleep(pause_s)
             pause_s = TRY_AGAIN_S
             try:

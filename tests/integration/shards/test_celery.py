@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 import celery_redis_plus as crp
+from celery_redis_plus.errors import OptionError
 from celery_redis_plus.integration.messages import install_revoke
+from celery_redis_plus.integration.worker_shard import WorkerShard
 from tests.integration.shards.conftest import SHARDS, named
 from tests.support.tls import make_certificates, tls_in_front_of
 from tests.support.waiting import wait_until
@@ -19,7 +23,7 @@ def app(celery_app):
     return celery_app("configured", **CONFIG)
 
 
-@pytest.mark.parametrize("pool", ["solo", "prefork", "threads"])
+@pytest.mark.parametrize("pool", ["solo", "prefork", "threads", "gevent"])
 def test_tasks_of_all_shards_run(app, celery_worker, notes, pool):
     worker = celery_worker("configured", pool=pool, config=CONFIG, queues=QUEUES)
     for number in range(30):
@@ -96,3 +100,21 @@ def test_the_worker_works_over_tls(app, server, tmp_path, celery_worker, notes):
             app.send_task("c.note", ["tls", str(number)], queue=QUEUES[number % 3])
         assert len(notes.wait_for("tls", 6, 30, worker.tail)) == 6
         worker.stop()
+
+
+def test_a_worker_of_one_shard_consumes_its_queues_alone(app, celery_worker, notes):
+    worker = celery_worker("configured", pool="solo", config=CONFIG, queues=QUEUES, options=["--shard", "1"])
+    for queue in QUEUES:
+        app.send_task("c.note", ["one", queue], queue=queue)
+    notes.wait_for("one", 1, 20, worker.tail)
+    inspect = app.control.inspect(timeout=5, limit=1)
+    (queues,) = inspect.active_queues().values()
+    assert [queue["name"] for queue in queues] == [QUEUES[1]]
+    assert notes.done("one") == [QUEUES[1]]
+
+
+@pytest.mark.parametrize(("shard", "why"), [(1, "none of the queues .* is on it"), (3, "there is no shard 3; allowed: 0 to 2")])
+def test_a_worker_of_a_shard_without_queues_does_not_start(app, shard, why):
+    app.amqp.queues.select([QUEUES[0]])
+    with pytest.raises(OptionError, match=why):
+        WorkerShard(SimpleNamespace(app=app), shard=shard)
