@@ -56,6 +56,8 @@ def admin_of_url(
         InvalidAddress, redis.exceptions.RedisError: as `broker_at` and `CommandConnection.call`.
     """
     address, found = brokers_at(url, options, prefix=prefix, shard=shard)
+    if found[0].options.shards == 1:
+        return BrokerAdmin(url, {**(options or {}), "global_keyprefix": found[0].app_prefix})
     with ExitStack() as stack:
         shards: list[BrokerAdmin | UnreachableShard] = []
         for place in found:
@@ -167,6 +169,11 @@ class ShardAdmin(BrokerAdmin):
     def shard_of(self, queue: str) -> BrokerAdmin:
         """Return the shard of a queue, or of a fanout exchange."""
         return self._shards[shard_of(queue, len(self._shards))]
+
+    @property
+    def dead_letter_max(self) -> int:
+        """How many dead letters a queue keeps, by the options that this connection has."""
+        return self._reached[0].dead_letter_max
 
     overview_of = _by_queue(BrokerAdmin.overview_of)
     purge = _by_queue(BrokerAdmin.purge)

@@ -16,7 +16,8 @@ from celery_redis_plus.errors import NotSupported
 from celery_redis_plus.shards.declarations import Arguments, DeclaringChannel
 from celery_redis_plus.shards.publish_batch import ShardsPublishBatch
 from celery_redis_plus.shards.publishing import ShardsPublisher
-from celery_redis_plus.transport.amqp_errors import amqp_method
+from celery_redis_plus.shards.topology import MOST_KNOWN
+from celery_redis_plus.transport.amqp_errors import CONNECTION_ERRORS, amqp_method
 
 if TYPE_CHECKING:
     from celery_redis_plus.shards.credit import PartChannel
@@ -39,6 +40,8 @@ class ShardsChannel(DeclaringChannel):
     def __init__(self, connection: Shards, **kwargs: Any) -> None:
         """Open a channel on `connection`, kombu's name for a transport."""
         self._consumed: dict[str, _Consumer] = {}
+        #: Queue -> the channel over which it was published to.
+        self._of_name: dict[str, PartChannel] = {}
         super().__init__(connection, **kwargs)
         self._publisher = ShardsPublisher(self)
 
@@ -71,9 +74,19 @@ class ShardsChannel(DeclaringChannel):
         if exchange:
             self.check_open()
             return self._publisher.publish(message, exchange, routing_key, mandatory=mandatory, **kwargs)
+        part = self._of_name.get(routing_key)
+        if part is not None and part.is_ready:
+            try:
+                return part.basic_publish(message, "", routing_key, mandatory, **kwargs)
+            except CONNECTION_ERRORS as error:
+                self.note_lost(part, error)
         number = self._transport.number_of(check_queue_name(routing_key))
         publish = partial(_publish, message=message, queue=routing_key, mandatory=mandatory, about=kwargs)
-        return self.over(number, publish, self.patience_s)
+        found = self.over(number, publish, self.patience_s)
+        if len(self._of_name) > MOST_KNOWN:
+            self._of_name.clear()
+        self._of_name[routing_key] = self._parts[number]
+        return found
 
     def create_publish_batch(self, max_size: int) -> ShardsPublishBatch:
         """Return a batch for kombu's `Producer.batch` (kombu 5.7): at most `max_size` messages of a shard wait in it."""

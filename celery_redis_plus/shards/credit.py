@@ -222,6 +222,12 @@ class PartChannel(Channel):
         return int(self._transport.number)
 
     @property
+    def is_ready(self) -> bool:
+        """Whether its connection is open, as far as this process knows."""
+        session = self.session
+        return not (self.closed or session.broken or self._transport.is_down) and session.commands.connected
+
+    @property
     def publisher(self) -> ExchangePublisher:
         """Publishes to the queues and exchanges of the shard."""
         return self._publisher

@@ -223,12 +223,19 @@ class PartedChannel(virtual.Channel):  # type: ignore[misc]
         part = self.part(number, wait_s)
         try:
             return call(part)
+        except ShardUnreachable:
+            raise
         except CONNECTION_ERRORS as error:
-            if isinstance(error, ShardUnreachable) or not part.session.broken:
-                raise
-            state = self._transport.shard_state(number)
-            state.note_lost(error)
-            raise state.unreachable(error) from error
+            self.note_lost(part, error)
+            raise self._transport.shard_state(number).unreachable(error) from error
+
+    def note_lost(self, part: PartChannel, error: Exception) -> None:
+        """Note that a shard is lost. Raises `error` where it is no error of the connection to it."""
+        if isinstance(error, ShardUnreachable):
+            return
+        if not part.session.broken:
+            raise error
+        self._transport.shard_state(part.number).note_lost(error)
 
     def over_first(self, name: str, call: Callable[[PartChannel], T]) -> T:
         """Return what `call` returns over the first shard that can be reached, that of `name` before the others."""

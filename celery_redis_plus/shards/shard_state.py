@@ -67,6 +67,8 @@ class ShardState:
         self.service: MaintenanceService | None = None
         self._lock = lock_of(self)
         self._error: Exception | None = None
+        #: It was lost, and has not answered since.
+        self.is_down = False
         self._back = threading.Event()
         self._back.set()
         self._used_at = self._lost_at = 0.0
@@ -77,14 +79,9 @@ class ShardState:
     def __str__(self) -> str:
         return f"shard {self.number} of {self.options.shards} ({self.address.display()})"
 
-    @property
-    def is_down(self) -> bool:
-        """Whether it was lost, and has not answered since."""
-        return not self._back.is_set()
-
     def forked(self) -> None:
         """Know nothing, in a child: it has no thread that asks, and no maintenance of its parent's."""
-        self.service, self._back = None, threading.Event()
+        self.service, self.is_down, self._back = None, False, threading.Event()
         self._back.set()
 
     def unreachable(self, error: Exception | None = None) -> ShardUnreachable:
@@ -93,7 +90,7 @@ class ShardState:
 
     def check(self, wait_s: float = 0.0) -> None:
         """Raise ShardUnreachable where it is down, and does not come back within `wait_s` seconds."""
-        if self._back.is_set():
+        if not self.is_down:
             return
         self._used_at = time.monotonic()
         if not self._back.wait(wait_s):
@@ -107,6 +104,7 @@ class ShardState:
                 return
             self._error = error
             self._back.clear()
+            self.is_down = True
             pause_s = TRY_AGAIN_S if self._used_at - self._lost_at < LOST_AGAIN_S else 0.0
             self._lost_at = self._used_at
             name = f"celery-redis-plus-shard-{self.number}"
@@ -115,7 +113,7 @@ class ShardState:
             thread.start()
         except RuntimeError as refusal:  # the interpreter ends, or there are too many threads
             logger.debug("%s is not asked for: %s", self, refusal)
-            self._back.set()
+            self._note_back()
 
     def wake_when_back(self, waker: Wakes) -> None:
         """Wake a loop each time when the shard is back."""
@@ -144,11 +142,15 @@ class ShardState:
                 logger.info("%s is asked for no more: nobody uses it", self)
             else:
                 logger.log(logging.INFO if told else logging.DEBUG, "%s is back", self)
-            self._back.set()
-            for waker in list(self._wakers):
-                with suppress(OSError):
-                    waker.wake()
+            self._note_back()
             return
+
+    def _note_back(self) -> None:
+        self.is_down = False
+        self._back.set()
+        for waker in list(self._wakers):
+            with suppress(OSError):
+                waker.wake()
 
 
 class ShardStates:

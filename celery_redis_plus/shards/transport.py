@@ -43,6 +43,11 @@ class ShardTransport(Transport):
         """Return the shard's options, with its prefix."""
         return self._state.options
 
+    @property
+    def is_down(self) -> bool:
+        """Whether the shard was lost, as this process knows."""
+        return self._state.is_down
+
     def establish_connection(self) -> Transport:
         """Connect, as `Transport.establish_connection`. What breaks is not opened again: the shard is lost until it answers."""
         super().establish_connection()

@@ -110,6 +110,16 @@ def test_messages_are_found_and_cancelled_in_their_shards_and_not_moved_to_anoth
         assert [one.ready for one in admin.overview(*QUEUES)] == [0, 1, 2]
 
 
+def test_tasks_are_cancelled_to_the_dead_letters_of_their_shard(filled, url, capsys):
+    filled.default_channel.basic_publish(
+        filled.default_channel.prepare_message("x", headers={"task": "shop.pay", "id": "1"}), "", QUEUES[2]
+    )
+    arguments = ["messages", "cancel", "--broker", url, "--queue", QUEUES[2], "--task", "shop.pay", "--dead-letter", "--yes"]
+    assert main(arguments) == 0, capsys.readouterr().err
+    with admin_of_url(url) as admin:
+        assert [letter.queue for letter in admin.dead_letters.page(QUEUES[2])] == [QUEUES[2]]
+
+
 def test_metrics_are_of_all_shards(filled, url):
     registry, collector = CollectorRegistry(), BrokerCollector(lambda: admin_of_url(url, {}))
     registry.register(collector)

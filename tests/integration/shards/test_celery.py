@@ -9,7 +9,7 @@ import pytest
 import celery_redis_plus as crp
 from celery_redis_plus.errors import OptionError
 from celery_redis_plus.integration.messages import install_revoke
-from celery_redis_plus.integration.worker_shard import WorkerShard
+from celery_redis_plus.integration.one_shard import WorkerShard
 from tests.integration.shards.conftest import SHARDS, named
 from tests.support.tls import make_certificates, tls_in_front_of
 from tests.support.waiting import wait_until
