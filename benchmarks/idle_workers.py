@@ -35,7 +35,7 @@ from benchmarks.worker import running_worker
 from celery_redis_plus.connection.protocol import pack_command
 from celery_redis_plus.testing.server import EmbeddedServer
 
-#: Workers that do what few do for all (`WATCHERS` in broker/consumers/processes.py).
+#: Workers beside the recorded one: one leads, and the other one follows as that does.
 LEADERS = 2
 #: Seconds that a worker is given to finish what it does once after its start; the recorded one does some things within 30 s.
 STARTED_S, RECORDED_STARTED_S = 10.0, 35.0
@@ -44,8 +44,8 @@ SPREAD_S = 20.0
 MEASURED_S = 30.0
 #: Seconds for which the idle worker is watched.
 WATCHED_S = SPREAD_S + MEASURED_S + 10.0
-#: Seconds for which entries of workers count that do not exist.
-PRETENDED_S = 60.0
+#: Seconds until the next heartbeat of workers that do not exist is due; they are renewed four times in it.
+PRETENDED_S = 12.0
 #: Seconds for which connections are watched that send nothing.
 QUIET_S = 10.0
 #: Ids of processes, sessions and connections; hashes of scripts are longer.
@@ -91,12 +91,19 @@ def _unescape(match: re.Match[bytes]) -> bytes:
 
 
 def pretend(client: Redis, workers: int) -> None:
-    """Enter `workers` that do not exist into the lists by which ours tells how many there are, for a minute."""
-    until = (time.time() + PRETENDED_S) * 1000
-    client.zadd(f"consumers:{{{TASK_QUEUE}}}", {f"pretended{number}": until for number in range(workers)})
+    """Enter `workers` that do not exist into the lists by which ours tells how many there are, as if each had just been heard."""
+    now_ms = time.time() * 1000
+    names = [f"pretended{number}" for number in range(workers)]
     # Of another run of the server: the leader does not judge them.
     record = json.dumps({"run": "", "ids": [], "grace_s": 5, "sessions": [], "queues": [], "host": "", "pid": 0})
-    client.hset("processes:{presence}", mapping={f"pretended{number}": record for number in range(workers)})
+    with client.pipeline(transaction=False) as calls:
+        calls.zadd("heartbeats:{presence}", dict.fromkeys(names, now_ms + PRETENDED_S * 1000))
+        calls.hset("processes:{presence}", mapping=dict.fromkeys(names, record))
+        calls.zadd(f"consumers:{{{TASK_QUEUE}}}", dict.fromkeys(names, now_ms), nx=True)
+        for name in names:
+            fields = {"process": name, "timeout": 60_000, "priority": 0, "state": "interested"}
+            calls.hset(f"consumer:{{{TASK_QUEUE}}}:{name}", mapping=fields)
+        calls.execute()
 
 
 def watch(contender: Contender, address: str, workers: int) -> tuple[list[Step], float]:

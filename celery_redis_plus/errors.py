@@ -54,9 +54,9 @@ class ServerUnreachable(CeleryRedisPlusError, redis_errors.ConnectionError):
 
 
 class ConsumerCancelled(CeleryRedisPlusError, amqp_errors.ConsumerCancelled):
-    """The server has cancelled a consumer: its queue was deleted, or declared again as one that it cannot consume. The message
-    names both. Celery and kombu's mixins connect again, and declare the queue again. The connection works: a program may go on
-    with its other consumers, or declare the queue and consume it. A consumer with `on_cancel` is told by that instead.
+    """The server has cancelled a consumer: its queue was deleted, or declared again as one that it cannot consume. Celery and
+    kombu's mixins connect again, and declare the queue again. In other programs the connection works: go on with the other
+    consumers, or declare the queue and consume it. A consumer with `on_cancel` is told by that instead.
     """
 
     def __init__(self, text: str = "") -> None:
@@ -66,9 +66,8 @@ class ConsumerCancelled(CeleryRedisPlusError, amqp_errors.ConsumerCancelled):
 
 class TlsFailed(ServerUnreachable):
     """The TLS handshake failed, or only one side speaks TLS; the message says which. Use `redispluss://` exactly if the
-    server's port speaks TLS. Check that `ssl_ca_certs` contains the authority that signed the server's certificate for
-    this host name. A server that wants a certificate from its clients needs `ssl_certfile` and `ssl_keyfile`. For a test server
-    with a self-signed certificate, `ssl_cert_reqs=none` turns the check off.
+    server's port speaks TLS. `ssl_ca_certs` must have the authority of the server's certificate; a server that wants one from
+    its clients needs `ssl_certfile` and `ssl_keyfile`. For tests, `ssl_cert_reqs=none` turns the check off.
     """
 
     remedy = (
@@ -79,9 +78,9 @@ class TlsFailed(ServerUnreachable):
 
 class MasterNotFound(ServerUnreachable):
     """No Sentinel named a master that takes connections, or no node of a cluster the owner of the broker's slot, within
-    `socket_connect_timeout`. The message has the answer of each. Celery tries again on its own: a failover may be under way. If
-    that does not help, check that the Sentinels or nodes in `broker_url` run. With Sentinels, `master_name` must be the name
-    behind `sentinel monitor` in sentinel.conf. With a cluster, see CLUSTER INFO, and CLUSTER NODES for a migration that hangs.
+    `socket_connect_timeout`. The message has the answer of each. Celery tries again: a failover may be under way. If that
+    does not help, check that the Sentinels or nodes in `broker_url` run, and that `master_name` is the name behind `sentinel
+    monitor`; with a cluster see CLUSTER INFO and CLUSTER NODES.
     """
 
     remedy = "check the Sentinels or nodes in broker_url, and that enough of them run for a failover"
@@ -141,9 +140,9 @@ class ReadOnlyReplica(CeleryRedisPlusError, redis_errors.ConnectionError, redis_
 
 
 class SlotUnavailable(CeleryRedisPlusError, redis_errors.ConnectionError, redis_errors.ResponseError):
-    """A node of a Redis Cluster does not serve the hash slot of the broker: another node owns it by now (MOVED), the slot is
-    on its way to another node (ASK, TRYAGAIN), or the cluster is incomplete (CLUSTERDOWN). Celery reconnects, which leads to
-    the owner. If the error persists, see CLUSTER INFO, and CLUSTER NODES for a migration that hangs.
+    """A node of a Redis Cluster does not serve the hash slot of the broker: another node owns it (MOVED), the slot is on its
+    way (ASK, TRYAGAIN), or the cluster is incomplete (CLUSTERDOWN). Celery reconnects, which leads to the owner. If the error
+    persists, see CLUSTER INFO, and CLUSTER NODES for a migration that hangs.
     """
 
     remedy = "wait for the end of the failover or the migration; if it lasts, see CLUSTER INFO and CLUSTER NODES"
@@ -419,10 +418,9 @@ class OutcomeUnknown(BrokerError):
 
 
 class NotReplicated(CeleryRedisPlusError):
-    """The publish succeeded: the message is stored, and consumers receive it. But fewer than `wait_replicas` replicas
-    had it within `wait_replicas_timeout`, so a failover now might lose it. Neither kombu nor Celery tries again on its
-    own. With `retry_errors`, their retry stores nothing and only asks the replicas again. Check the replicas. Do not
-    publish the message again: that stores a second one.
+    """The publish succeeded: the message is stored, and consumers receive it. But fewer than `wait_replicas` replicas had it
+    within `wait_replicas_timeout`, so a failover now might lose it. Check the replicas. Do not publish the message again: that
+    stores a second one. Neither kombu nor Celery does so; with `retry_errors` their retry only asks the replicas again.
     """
 
     def __init__(self, text: str, *, confirmed: int = 0, wanted: int = 0) -> None:
@@ -435,9 +433,9 @@ class NotReplicated(CeleryRedisPlusError):
 
 
 class NotSettled(CeleryRedisPlusError):
-    """A task asked for `ack()`, `nack()` or `reject()`, and its message cannot be settled: the call came outside a task, or in an
-    eager one, or the message is settled already, or another consumer has it. The message says which. A message is settled once:
-    call one of the three, once, and set `acks_late=True` or an ack policy, so that it is not acked before the task begins.
+    """A task asked for `ack()`, `nack()` or `reject()`, and its message cannot be settled: the call came outside a task, or
+    in an eager one, or the message is settled already, or another consumer has it. The message says which. Call one of the
+    three, once, and set `acks_late=True` or an ack policy, so that it is not acked before the task begins.
     """
 
 

@@ -33,8 +33,8 @@ WITH_EXCHANGE = "Until the exchange's last subscriber and binding are gone."
 FREED = "Until the sweep, or the caller of the purge, has freed them."
 FOREVER = "As long as the database."
 #: Readers of a wake-up.
-TAKEN_BY_THREAD = "the maintenance thread takes the member (BZMPOP)"
-TAKEN_BY_CONSUMER = "the waiting consumer takes the member (BZMPOP)"
+TAKEN_BY_THREAD = "the maintenance thread, which takes the member (BZMPOP)"
+TAKEN_BY_CONSUMER = "the waiting consumer, which takes the member (BZMPOP)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +190,7 @@ OF_A_QUEUE = (
         "zset",
         "Wake-up of one waiting publisher: a member `capacity`.",
         "5 s, or until it takes it.",
-        plain_writers="the waiting publisher takes the member (BZMPOP)",
+        plain_writers="the waiting publisher, which takes the member (BZMPOP)",
     ),
     KeyDescription(
         _Q.producer + b"PRODUCER",
@@ -379,7 +379,7 @@ OF_THE_DATABASE = (
         "zset",
         "Private wake-up of one blocked client: ends its BZMPOP.",
         "Seconds, or until it takes it.",
-        plain_writers="the blocked client takes the member (BZMPOP, DEL)",
+        plain_writers="the blocked client, which takes the member (BZMPOP, DEL)",
     ),
 )
 

@@ -27,8 +27,8 @@ MESSAGE_FIELDS = {
 #: Counters in a queue's record: they only grow, and are deleted with the record.
 COUNTERS = {
     "published": "Messages stored in the queue: by publishers, as dead letters of other queues, moved here, and replayed.",
-    "delivered": "Messages handed to consumers, each delivery counts, also of messages that were released unseen.",
-    "nacked": "Rejections, with requeue or without, and recipients of tracked deliveries that did not answer in time.",
+    "delivered": "Deliveries, including redeliveries and messages returned before a consumer saw them.",
+    "nacked": "Rejections, with requeue or without, and tracked recipients without an answer in time.",
     "dead_lettered": "Messages that became dead letters, for any reason.",
     "expired": "Messages that expired: dead letters, and Celery tasks that workers revoke.",
     "throttled": "Publishes that were slowed down.",

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from argument_descriptions import OF_CONSUMERS, OF_EXCHANGES, OF_MESSAGES, OF_QUEUES
-from benchmark_figures import figures_in
-from reference_pages import api_page, commands_page
+from benchmark_figures import WITH_FIGURES, figures_in
+from data_pages import contract_page, data_page
+from reference_pages import COMMANDS_BEGIN, COMMANDS_END, api_page, commands_section
 
 from celery_redis_plus import errors, events, options
 from celery_redis_plus.access_rules import ROLES
@@ -37,16 +38,14 @@ from celery_redis_plus.broker.integrity import RULES
 from celery_redis_plus.cli.metric_descriptions import GAUGES, HISTOGRAMS, LABELS, PREFIX, QUEUE_COUNTERS
 from celery_redis_plus.integration.ack_policies import ENDINGS, POLICIES
 from celery_redis_plus.integration.worker_metrics import WORKER_PREFIX
-from celery_redis_plus.key_descriptions import DESCRIPTIONS, SECTIONS
 from celery_redis_plus.record_fields import COUNTERS, FANOUT_COUNTERS, NOW, PROCESS_COUNTERS, PROCESS_GAUGES
-from celery_redis_plus.script_headers import writers
 from celery_redis_plus.spark.option_parsing import options_table
 from celery_redis_plus.spark.sink_options import SinkOptions
 from celery_redis_plus.spark.source_options import SourceOptions
 from celery_redis_plus.transport.arguments import CONSUMER_ARGUMENTS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Mapping
 
 DOCS = Path(__file__).parent
 NOTE = "<!-- Made by docs/generate.py; change the code instead. -->\n"
@@ -56,12 +55,9 @@ OPTIONS_INTRO = """# Options
 Set options as `broker_transport_options` in Celery, as `transport_options` in kombu, or in the URL's query. An unknown name, or a
 value that is not allowed, raises an error. Durations are in seconds.
 
-Options of other Redis clients that mean nothing here are accepted, and logged once, such as `priority_steps` and `sep`.
-`max_connections` is one of them: a connection of kombu has at most four sockets, and there is no pool to exhaust. So is
-`protocol`, since the replies to RESP 2 and 3 are the same here.
-
-| option | type | default | unit | allowed | what it does |
-|---|---|---|---|---|---|
+Options of other Redis clients that mean nothing here are accepted, and logged once, such as `priority_steps` and `sep`. Others
+are `max_connections` (a connection of kombu has at most four sockets, without a pool) and `protocol` (RESP 2 and 3 are the same
+here).
 """
 
 ARGUMENTS_INTRO = """# Arguments
@@ -76,24 +72,20 @@ ERRORS_INTRO = """# Errors
 Every error of this package is a `CeleryRedisPlusError`. Temporary errors belong to the families on which Celery and kombu try
 again. A `BrokerError` is also kombu's `ChannelError`, and the class of py-amqp for its code, if there is one: `QueueNotFound` is
 an `amqp.exceptions.NotFound`.
-
-| error | cause and remedy |
-|---|---|
 """
 
 
 ACCESS_INTRO = """# Access rules
 
 The rights that each role needs on the server, and no others. They are read from the scripts and from what Python sends. A test
-runs a part of the integration suite with them, in which the server may refuse nothing.
+runs a part of the integration suite with them.
 
-With the option `global_keyprefix`, write it before the `*` of `~*`, and before each key of the reader. Then apps with different
-prefixes cannot touch each other's keys. `ROLES[0].rule("shop:")` of `celery_redis_plus.access_rules` is the first rule for the
-prefix `shop:`.
+With the option `global_keyprefix`, write it before the `*` of `~*`, and before each key of the reader: then apps cannot touch
+each other's keys. `ROLES[0].rule("shop:")` of `celery_redis_plus.access_rules` is the first rule for the prefix `shop:`.
 
 A monitor can change nothing. A reader sees the event log only; with `event_log_payload` that has the arguments of tasks. A
-publisher needs commands that change keys, because scripts call them: its user can also remove messages with commands of its own.
-With `client|list` a worker sees the addresses of all clients. Remote control needs the rights of a worker: it consumes replies.
+publisher needs commands that change keys, because scripts call them: it can also remove messages. With `client|list` a worker
+sees the addresses of all clients. Remote control needs the rights of a worker: it consumes replies.
 
 Celery's result backend needs rights of its own. A Sentinel has users of its own: ours needs `+sentinel|get-master-addr-by-name
 +sentinel|master +client|setname +client|setinfo` there. On [Redis Cluster](topologies.md#redis-cluster) each role needs
@@ -123,9 +115,16 @@ COLUMN_TYPES = {
 
 
 def options_page() -> str:
-    """Return the page of all transport options."""
-    rows = ((f"`{name}`", kind, f"`{default}`", *rest) for name, kind, default, *rest in options.table())
-    return OPTIONS_INTRO + "".join(table_row(*row) for row in rows)
+    """Return the page of all transport options: a heading each, so that an error or a page can link to one."""
+    return OPTIONS_INTRO + "".join(
+        f"\n### {name}\n\nDefault `{default}`{in_unit(default, unit)}; {allowed}.\n\n{filled(text)}\n"
+        for name, _, default, unit, allowed, text in options.table()
+    )
+
+
+def in_unit(default: str, unit: str) -> str:
+    """Return what stands behind a default: its unit, or the unit of other values where it has none."""
+    return "" if not unit else f", in {unit}" if default == "None" else f" {unit}"
 
 
 def arguments_page() -> str:
@@ -142,10 +141,8 @@ def arguments_page() -> str:
     }
     parts = [ARGUMENTS_INTRO]
     for title, table in tables.items():
-        parts += [f"\n## {title}\n\n", table_head("name", "allowed", "what it does")]
-        parts += [table_row(f"`{name}`", *cells) for name, cells in table.items()]
-    parts += ["\n## Withdrawn\n\n", table_head("name", "instead")]
-    parts += [table_row(f"`{name}`", instead) for name, instead in WITHDRAWN.items()]
+        parts += [f"\n## {title}\n\n", *(f"* `{name}`: {doc} *Allowed:* {allowed}\n" for name, (allowed, doc) in table.items())]
+    parts += ["\n## Withdrawn\n\n", *listed(WITHDRAWN)]
     return "".join(parts)
 
 
@@ -157,31 +154,27 @@ def errors_page() -> str:
         if issubclass(member, errors.CeleryRedisPlusError) and member.__module__ == errors.__name__
     ]
     classes.sort(key=lambda member: inspect.getsourcelines(member)[1])
-    return ERRORS_INTRO + "".join(table_row(f"`{member.__name__}`", inspect.getdoc(member) or "") for member in classes)
+    texts = ((member.__name__, " ".join((inspect.getdoc(member) or "").split())) for member in classes)
+    return ERRORS_INTRO + "".join(f"\n### {name}\n\n{filled(text)}\n" for name, text in texts)
 
 
 def events_page() -> str:
     """Return the page of the event schema and of the state machine."""
-    columns = (table_row(f"`{column.name}`", COLUMN_TYPES[column.kind], column.doc) for column in events.EVENT_COLUMNS)
     changes = (
-        table_row(f"`{change.event}`", ", ".join(change.sources), change.target, change.doc)
+        f"* `{change.event}` ({', '.join(change.sources)} → {change.target}): {change.doc}\n"
         for change in events.TRANSITIONS.values()
     )
     return "".join(
         (
             EVENTS_INTRO,
             "\n## Events and transitions\n\n",
-            table_head("event", "from", "to", "meaning"),
             *changes,
             "\n## Columns\n\n",
-            table_head("column", "type", "meaning"),
-            *columns,
-            "\n## Reasons\n\n",
-            table_head("reason", "on which event, and what it means"),
-            *(table_row(f"`{reason}`", doc) for reason, doc in events.REASONS.items()),
+            *(f"* `{column.name}` ({COLUMN_TYPES[column.kind]}): {column.doc}\n" for column in events.EVENT_COLUMNS),
+            "\n## Reasons\n\nOn which event, and what it means:\n\n",
+            *listed(events.REASONS),
             "\n## The hash `events_meta:{Q}`\n\n",
-            table_head("field", "meaning"),
-            *(table_row(f"`{field}`", doc) for field, doc in events.META_FIELDS.items()),
+            *listed(events.META_FIELDS),
         )
     )
 
@@ -189,8 +182,8 @@ def events_page() -> str:
 CHECK_INTRO = """# Checking a broker
 
 `celery-redis-plus check` checks a broker against the rules below and prints a line for each violation. Workers and publishers
-may run at the same time: a script checks each message within one atomic step. Data in several slots (lists, records, bindings)
-is checked twice. One script call checks `--batch` messages (100 by default), at about 20 µs of server time each.
+may run meanwhile: a script checks each message within one atomic step. A call checks `--batch` messages (100), at about 20 µs
+of server time each.
 
 ```bash
 celery-redis-plus check --url redis://localhost:6379/0
@@ -198,28 +191,22 @@ celery-redis-plus check --url redis://localhost:6379/0 --prefix shop: --queue or
 celery-redis-plus check --url redis://localhost:6379/0 --repair
 ```
 
-| exit status | meaning |
-|---|---|
-| 0 | no violation was found |
-| 1 | violations were found; `--repair` repairs those that can be repaired, and a second run returns 0 |
-| 2 | the check could not run |
-
-Without `--url` it uses the environment's `CELERY_BROKER_URL`. Transport options may be part of the URL. If the application sets
-`priority_order=low-first`, the URL must have it too. No repair loses a message: a tag is removed only if it has no message.
+The exit status is 1 if violations were found, 2 if the check could not run. `--repair` repairs those that can be repaired; a
+second run then returns 0. If the application sets `priority_order=low-first`, the URL must have it too. No repair loses a
+message: a tag is removed only if it has no message.
 
 """
 
 
 def check_page() -> str:
     """Return the page of the check and its rules."""
-    rows = (table_row(f"`{name}`", rule.meaning, rule.repair or "none: examine it") for name, rule in RULES.items())
-    return CHECK_INTRO + table_head("rule", "violation", "action of `--repair`") + "".join(rows)
+    rules = (f"* `{name}`: {rule.meaning}. *Repair:* {rule.repair or 'none: examine it'}\n" for name, rule in RULES.items())
+    return CHECK_INTRO + "".join(rules)
 
 
 SPARK_INTRO = """# Options of the Spark formats
 
-[The data pipeline](spark.md) explains their use. Names are case-insensitive. An unknown name, or a value that is not allowed,
-raises an error.
+[The data pipeline](spark.md) explains their use. Names are case-insensitive. An unknown name or value raises an error.
 """
 
 
@@ -227,9 +214,8 @@ def spark_options_page() -> str:
     """Return the page of the options of source and sink."""
     return SPARK_INTRO + "".join(
         f"\n## {title}\n\n"
-        + table_head("option", "allowed", "default", "unit", "what it does")
         + "".join(
-            table_row(f"`{name}`", allowed, f"`{default}`" if default else "", unit, doc)
+            f"* `{name}`: {doc} ({', '.join(filter(None, (allowed, unit, f'default `{default}`' if default else '')))})\n"
             for name, allowed, default, unit, doc in options_table(kind)
         )
         for title, kind in (("Source `celery_redis`", SourceOptions), ("Sink `celery_task`", SinkOptions))
@@ -238,9 +224,8 @@ def spark_options_page() -> str:
 
 ACK_POLICIES_INTRO = """# Ack policies
 
-An ack policy decides about a message when its task ends. Without a policy, Celery's settings `acks_late`,
-`acks_on_failure_or_timeout` and `reject_on_worker_lost` decide. A policy is set for a task, a queue or the app. A task's policy
-overrides the queue's, and that one the app's:
+An ack policy decides about a message when its task ends. Without one, Celery's settings `acks_late`,
+`acks_on_failure_or_timeout` and `reject_on_worker_lost` decide. A task's policy overrides the queue's, and that one the app's:
 
 ```python
 from celery import Celery
@@ -260,10 +245,9 @@ def bill(order): ...
   [wait](lifecycle.md#requeue). This counts as a failed delivery towards the [delivery
   limit](dead-letters.md#the-delivery-limit), except for `Reject(requeue=True)`.
 
-With `ack_first` the message is acked before the task begins, with any outcome. If the worker is killed within a few
-milliseconds of that, the ack may not have been sent, and another worker runs the task. With the others, a kill repeats the
-running tasks, and those that ended in the last millisecond before it. With `manual` only the task decides: to finish a
-message it raises `Ignore` or `Reject`.
+With `ack_first` the message is acked before the task begins; a kill within a few milliseconds of that may still repeat the
+task. With the others, a kill repeats the running tasks, and those that ended in the last millisecond before it. With `manual`
+only the task decides: to finish a message it raises `Ignore` or `Reject`.
 
 """
 
@@ -297,8 +281,8 @@ def charge(order, card):
   delivery limit and the end of the retry policy hold.
 * `reject(reason=…)` makes it a dead letter. Its `error` is `Reject: ` and the reason.
 
-The call settles the message at once, in every pool. In a process of a prefork pool, the worker's main process does it, some
-milliseconds later. The task goes on, and nothing of what it does then settles the message again:
+The call settles the message at once; in a prefork pool the worker's main process does it, some milliseconds later. The task
+goes on, and nothing that it does then settles the message again:
 
 | the task then | after `ack()` | after `nack()` | after `reject()` |
 |---|---|---|---|
@@ -309,9 +293,9 @@ milliseconds later. The task goes on, and nothing of what it does then settles t
 | dies with its worker | it does not run again | it is delivered again | it stays a dead letter |
 | calls one of the three again | `NotSettled` | `NotSettled` | `NotSettled` |
 
-The event `failed` has the exception, and the message reads FAILED then. After `nack()` another worker may begin the message while
-this task still runs. The result backend has what the task returns or raises, whatever it said before. A kill of the worker within
-milliseconds of the call may lose the call: then the message is delivered again.
+The result is the task's return value or exception; `ack`, `nack` and `reject` do not change it. After `nack()` another worker may
+begin the message while this task still runs. A kill of the worker within milliseconds of the call may lose the call: then the
+message is delivered again.
 
 A task may lose its message while it runs: by [`x-consumer-timeout`](consumers.md#consumer-timeout), or after a connection loss.
 The message waits in its queue then, or another consumer has it:
@@ -321,11 +305,8 @@ The message waits in its queue then, or another consumer has it:
 | calls `ack()`, or its end acks | returns | It is removed. Another consumer's task runs on, and settles nothing. |
 | calls `nack()` or `reject()` | `NotSettled`; in prefork, a warning of the worker | It stays: its next consumer decides. |
 
-After a refused `nack()` or `reject()` nothing that the task does settles the message, not even its end.
-
-Before the worker has heard of the loss, `nack()` and `reject()` return in each pool, and change nothing either.
-
-`NotSettled` also ends a call outside a task, in another thread than the task's, in a task that runs eagerly (`task.apply()`), and
+After `NotSettled` the task can no longer settle its message. Until the worker learns of the loss, `nack()` and `reject()` return
+without effect. `NotSettled` also ends a call outside a task, in another thread, in a task that runs eagerly (`task.apply()`), and
 in a task with early acks. A broadcast is settled for its subscriber alone, and `nack` takes no `delay` there.
 """
 
@@ -340,70 +321,7 @@ def ack_policies_page() -> str:
     return ACK_POLICIES_INTRO + head + "".join(rows) + ACK_POLICIES_END
 
 
-DATA_INTRO = """# Data in Redis
-
-This page lists every key on the server. `Q` means a queue, `X` an exchange, `/0.` the `fanout_prefix` with the database's
-number. The option `global_keyprefix` is prepended to every key; on Redis Cluster it has a hash tag, so that all keys share a
-slot. The queue in braces would do the same for each queue. In a queue's name a leading `}` or `%` is escaped (`%7D`, `%25`).
-
-A **tag** identifies a message: 11 hexadecimal digits of server time (ms), 8 of the queue's count of publishes, one character, and
-the queue's id in base 36. The character says whether the queue has limits and the message events: `.` neither, `~` limits, `-`
-events, `=` both.
-
-A message is in exactly one **place**: ready (`queue:{Q}`), delayed (`delayed:{Q}`), unacked (`messages_index:{Q}`),
-or dead (`dlx_outbox:{Q}`, `dead:{Q}`). [The states of a message](states.md) has the script of each change.
-`celery-redis-plus check` checks the keys [against the rules](check.md).
-
-"Empty queue" says whether the key exists for a declared lasting queue that never had a message, a binding or a consumer. Redis
-removes sets without members. "Written by" names the scripts in `lua/` that may write the key, and other commands.
-
-Sources of this page: `celery_redis_plus/keys.py` spells the keys, `celery_redis_plus/key_descriptions.py` and
-`celery_redis_plus/record_fields.py` describe them, and the headers of the scripts name the writers.
-"""
-
-
-def data_page() -> str:
-    """Return the page of all keys on the server."""
-    parts = [DATA_INTRO]
-    for title, descriptions in SECTIONS.items():
-        parts += [f"\n## {title}\n\n", table_head("key", "type", "content", "lives", "empty queue", "written by")]
-        for one in descriptions:
-            written_by = [f"`{name}`" for name in writers(one)]
-            written_by += [one.plain_writers] if one.plain_writers else []
-            empty = "yes" if one.of_empty_queue else "no"
-            parts.append(table_row(f"`{one.pattern}`", one.type, one.content, one.lives, empty, ", ".join(written_by)))
-    for one in DESCRIPTIONS:
-        if one.fields:
-            parts += [f"\n## Fields of `{one.pattern}`\n\n", table_head("field", "meaning")]
-            parts += [table_row(f"`{name}`", meaning) for name, meaning in one.fields.items()]
-    return "".join(parts)
-
-
-COUNTERS_INTRO = """# Counters
-
-`celery_redis_plus.counters(queue, connection=app)` reads a queue's counters in one round trip. `celery-redis-plus counters`
-prints them. The server counts in the fields of [the queue's record](data.md), from its declaration to its deletion.
-"""
-
-
-def counters_page() -> str:
-    """Return the page of all counters."""
-    sections = (
-        ("Counters of a queue", COUNTERS),
-        ("Further values of `counters`", NOW),
-        ("Counters of a fanout exchange", FANOUT_COUNTERS),
-        ("Counters of a queue's events", {name: events.META_FIELDS[name] for name in ("skipped", "overrun")}),
-        ("Counters of a process", PROCESS_COUNTERS),
-    )
-    return COUNTERS_INTRO + "".join(
-        f"\n## {title}\n\n"
-        + table_head("counter", "meaning")
-        + "".join(table_row(f"`{name}`", meaning) for name, meaning in table.items())
-        for title, table in sections
-    )
-
-
-METRICS_INTRO = """# Metrics
+METRICS_INTRO = """# Metrics for Prometheus, and counters
 
 `celery-redis-plus exporter` serves metrics of the queues to [Prometheus](https://prometheus.io/). It needs the extra `metrics`:
 
@@ -413,14 +331,9 @@ celery-redis-plus --app shop exporter
 celery-redis-plus --broker redis://localhost:6379/0 exporter --host 0.0.0.0 --port 9808 'shop.*'
 ```
 
-One process for a broker is enough. At each scrape it makes two round trips a queue and one a fanout exchange; none blocks the server. The page `/metrics`
-needs no login, so the command listens on `127.0.0.1` unless `--host` names another address. [The command
-line](command-line.md#connection) has the connection options.
-
-If the broker cannot be reached, the scrape succeeds with `celery_redis_plus_up 0`. The next scrape tries again. A queue that is
-deleted disappears from the metrics. Its counters begin at 0 when it is declared again.
-
-To let Prometheus scrape it:
+One process for a broker is enough. A scrape makes two round trips a queue and one a fanout exchange; none blocks the server.
+`/metrics` needs no login, so it listens on `127.0.0.1` unless `--host` says otherwise. If the broker cannot be reached, a scrape
+succeeds with `celery_redis_plus_up 0`. A deleted queue disappears; its counters begin at 0 when it is declared again.
 
 ```yaml
 scrape_configs:
@@ -438,24 +351,22 @@ Examples of alerts:
 | messages wait, and there is no consumer | `celery_redis_plus_queue_messages{state="ready"} > 0 and on(instance, queue) celery_redis_plus_queue_consumers == 0` |
 | a forgotten pause | `celery_redis_plus_queue_paused == 1` for a day |
 | the broker is away | `celery_redis_plus_up == 0` |
-| dead letters were deleted because there are too many | `increase(celery_redis_plus_queue_dead_evicted_total[1h]) > 0` |
+| too many dead letters: old ones are deleted | `increase(celery_redis_plus_queue_dead_evicted_total[1h]) > 0` |
 | the server has evicted messages | `increase(celery_redis_plus_queue_vanished_total[1h]) > 0` |
 
 ## Latencies
 
-`exporter --latencies` makes two histograms of the [event logs](lifecycle.md), from the start of the exporter on: how long messages wait
-until a consumer has them, and how long work on them takes. A queue without an event log has none. With `event_log_sample` they have
-the sampled messages only. A scrape reads up to 50,000 events a queue, 500 in a call.
+`exporter --latencies` makes two histograms of the [event logs](lifecycle.md), from its start on: the wait for a consumer, and the
+work. With `event_log_sample` they have the sampled messages only. A scrape reads up to 50,000 events a queue, 500 in a call.
 
 ## Grafana
 
-[grafana-dashboard.json](grafana-dashboard.json) is a dashboard with queue lengths, ages, rates, consumers, dead letters, latencies and
-broadcasts, and with late heartbeats, reconnects, recoveries and held messages of each [worker](#in-a-worker). Import it in Grafana under *Dashboards, New, Import*, and choose the Prometheus data source.
+Import [grafana-dashboard.json](grafana-dashboard.json) under *Dashboards, New, Import*, and choose the Prometheus data source. It
+shows queues, rates, ages, consumers, dead letters, latencies, broadcasts, and the state of each [worker](#in-a-worker).
 
 ## In a worker
 
-A worker serves metrics of itself, if the option `metrics_port` has a port: sweeps, recovered and redelivered messages, reconnects, late
-heartbeats, how far it is behind its broadcasts. This takes the extra `metrics`, and no round trip.
+A worker serves metrics of itself where the option `metrics_port` has a port. This takes the extra `metrics`, and no round trip.
 
 ```python
 from celery import Celery
@@ -464,27 +375,14 @@ app = Celery("shop", broker="redisplus://localhost:6379/0")
 app.conf.broker_transport_options = {"metrics_port": 9809, "metrics_host": "0.0.0.0"}
 ```
 
-The worker's main process serves them, also with a prefork pool: the connection and the maintenance are there, and the processes of the
-pool have neither. Workers of one machine need different ports: give each its own `-A` settings, or the port in its URL
-(`redisplus://localhost:6379/0?metrics_port=9810`). A worker that cannot listen logs an error and works without metrics. The queues
-are the exporter's: it serves them once for all workers.
-
-## Flower and celery-exporter
-
-[Flower and celery-exporter](flower.md) show the queues of this broker as well.
-
-## Kubernetes
-
-[Scaling and Kubernetes](kubernetes.md#scaling-by-queue-length) has the examples for KEDA and the autoscaler.
+The main process serves them, with a prefork pool too. Workers of one machine need different ports, in their settings or in the
+URL (`redisplus://localhost:6379/0?metrics_port=9810`). A worker that cannot listen logs an error and works without metrics.
 
 ## Traces
 
 [OpenTelemetry's instrumentation of Celery](https://opentelemetry-python-contrib.readthedocs.io/en/latest/instrumentation/celery/celery.html)
-works as it is. The publisher's span is the parent of the task's span: the context is in the message's headers. They stay with a message
-that is delayed, retried, put back, moved, dead or replayed, and with a broadcast.
-
-The transport writes no spans of its own. How long a task waits is the time between the two spans: `apply_async` and `run`. What became of
-its message tell [the events](lifecycle.md), and how long messages wait in all the histograms of `exporter --latencies`.
+works as it is: the publisher's span is the parent of the task's span, also of a message that was delayed, retried, moved, dead or
+replayed, and of a broadcast. The transport writes no spans of its own. The time between `apply_async` and `run` is the wait.
 """  # noqa: E501 - a row of a table is one line
 
 
@@ -524,8 +422,8 @@ and how many replicas `min-replicas-to-write` wants. The other checks are made.
 
 def doctor_page() -> str:
     """Return the page of the checks of `doctor`."""
-    rows = (table_row(f"`{name}`", inspect.getdoc(check) or "") for name, check in CHECKS.items())
-    return DOCTOR_INTRO + table_head("check", "looks at") + "".join(rows) + DOCTOR_LIMITS
+    checks = {name: inspect.getdoc(check) or "" for name, check in CHECKS.items()}
+    return DOCTOR_INTRO + "".join(listed(checks)) + DOCTOR_LIMITS
 
 
 #: Behind the table, from the code.
@@ -549,24 +447,49 @@ Of each kind the first {NAMED} are named.
 
 
 def metrics_page() -> str:
-    """Return the page of the exporter and its metrics."""
-    gauges = (
-        table_row(f"`{PREFIX}{name}`", "gauge", ", ".join(f"`{label}`" for label in LABELS.get(name, ("queue",))), meaning)
-        for name, meaning in GAUGES.items()
+    """Return the page of the exporter, its metrics, and the counters."""
+    gauges = {f"{PREFIX}{name}": f"{_labels(name)}{meaning}" for name, meaning in GAUGES.items()}
+    histograms = {f"{PREFIX}{name}": meaning for name, meaning in HISTOGRAMS.items()}
+    counters = {f"{PREFIX}{name}_total": meaning for name, (_, meaning) in QUEUE_COUNTERS.items()}
+    counted = {attribute for attribute, _ in QUEUE_COUNTERS.values()}
+    rest = {name: meaning for name, meaning in {**COUNTERS, **NOW}.items() if name not in counted}
+    of_worker = {
+        **{f"{WORKER_PREFIX}{name}_total": meaning for name, meaning in PROCESS_COUNTERS.items()},
+        **{f"{WORKER_PREFIX}{name}": meaning for name, meaning in PROCESS_GAUGES.items()},
+    }
+    parts: dict[str, Mapping[str, str]] = {
+        "The metrics of the exporter": {**gauges, **histograms},
+        "Counters of a queue": counters,
+        "Further values of `counters`": rest,
+        "Counters of a fanout exchange": FANOUT_COUNTERS,
+        "The metrics of a worker": of_worker,
+    }
+    intros = {
+        "The metrics of the exporter": "Gauges, and two histograms, with the label `queue` where no other is named.\n\n",
+        "Counters of a queue": (
+            "They count from the queue's declaration to its deletion, with the label `queue`. `celery-redis-plus counters` "
+            "prints them, and `celery_redis_plus.counters(queue, connection=app)` reads them in one round trip, by the name "
+            "behind `queue_`.\n\n"
+        ),
+    }
+    return METRICS_INTRO + "".join(
+        f"\n## {title}\n\n{intros.get(title, '')}{''.join(listed(table))}" for title, table in parts.items()
     )
-    counters = (
-        table_row(f"`{PREFIX}{name}_total`", "counter", "`queue`", meaning) for name, (_, meaning) in QUEUE_COUNTERS.items()
-    )
-    histograms = (table_row(f"`{PREFIX}{name}`", "histogram", "`queue`", meaning) for name, meaning in HISTOGRAMS.items())
-    head = table_head("metric", "type", "labels", "meaning")
-    of_worker = (
-        *(table_row(f"`{WORKER_PREFIX}{name}_total`", "counter", "", meaning) for name, meaning in PROCESS_COUNTERS.items()),
-        *(table_row(f"`{WORKER_PREFIX}{name}`", "gauge", "", meaning) for name, meaning in PROCESS_GAUGES.items()),
-    )
-    return (
-        f"{METRICS_INTRO}\n## The metrics of the exporter\n\n{head}{''.join((*gauges, *counters, *histograms))}"
-        f"\n## The metrics of a worker\n\n{head}{''.join(of_worker)}"
-    )
+
+
+def _labels(name: str) -> str:
+    labels = LABELS.get(name, ("queue",))
+    return "" if labels == ("queue",) else f"({', '.join(labels) or 'no label'}) "
+
+
+def filled(text: str) -> str:
+    """Return a paragraph in lines of the usual length."""
+    return textwrap.fill(text, 130, break_on_hyphens=False, break_long_words=False)
+
+
+def listed(meanings: Mapping[str, str]) -> Iterator[str]:
+    """Yield a list item for each name and its meaning."""
+    return (f"* `{name}`: {' '.join(meaning.split())}\n" for name, meaning in meanings.items())
 
 
 def table_head(*cells: str) -> str:
@@ -577,6 +500,12 @@ def table_head(*cells: str) -> str:
 def table_row(*cells: str) -> str:
     """Return a row of a Markdown table; what would break it is escaped."""
     return "| " + " | ".join(" ".join(cell.split()).replace("|", "\\|") for cell in cells) + " |\n"
+
+
+def with_commands(page: str) -> str:
+    """Return the page of the command line with the present list of all commands."""
+    before, _, rest = page.partition(COMMANDS_BEGIN)
+    return f"{before}{COMMANDS_BEGIN}\n{commands_section()}{COMMANDS_END}{rest.partition(COMMANDS_END)[2]}"
 
 
 def access_page() -> str:
@@ -590,20 +519,31 @@ def access_page() -> str:
     return text
 
 
+def records_page() -> str:
+    """Return the list of the design records."""
+    titles = {
+        file.name: file.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ") for file in DOCS.glob("design/0*.md")
+    }
+    records = "".join(f"* [{title}]({name})\n" for name, title in sorted(titles.items()))
+    return (
+        f"# Design records\n\nWhat was decided, why, and what was not done. They are for those who change the code.\n\n{records}"
+    )
+
+
 PAGES: dict[str, Callable[[], str]] = {
+    "design/index.md": records_page,
     "options.md": options_page,
     "arguments.md": arguments_page,
     "errors.md": errors_page,
     "events.md": events_page,
     "check.md": check_page,
     "data.md": data_page,
-    "counters.md": counters_page,
+    "contract.md": contract_page,
     "doctor.md": doctor_page,
     "metrics.md": metrics_page,
     "spark-options.md": spark_options_page,
     "ack-policies.md": ack_policies_page,
     "access.md": access_page,
-    "commands.md": commands_page,
     "api.md": api_page,
 }
 
@@ -620,9 +560,10 @@ def main() -> int:
             stale.append(name)
             if not check:
                 file.write_text(text, encoding="utf-8")
-    for file in (DOCS.parent / "README.md", DOCS / "comparison.md", DOCS / "architecture.md"):
+    for name, current_of in {**dict.fromkeys(WITH_FIGURES, figures_in), "docs/command-line.md": with_commands}.items():
+        file = DOCS.parent / name
         text = file.read_text(encoding="utf-8")
-        if (current := figures_in(text)) != text:
+        if (current := current_of(text)) != text:
             stale.append(file.name)
             if not check:
                 file.write_text(current, encoding="utf-8")

@@ -6,7 +6,9 @@ import argparse
 import inspect
 import re
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import click
@@ -19,13 +21,8 @@ from celery_redis_plus.cli.main import PROGRAM, commands
 from celery_redis_plus.integration.messages import message
 from celery_redis_plus.spark.job_arguments import add_arguments
 
-COMMANDS_INTRO = f"""# Commands
-
-All sub-commands of `{PROGRAM}` and of `celery -A app redisplus`, with their options.
-[The command line](command-line.md) shows them at work, and has the [exit statuses](command-line.md#exit-status).
-
-Each command but `demo` and `spark` takes these, before or behind its name:
-"""
+#: What stands between these in docs/command-line.md is made by docs/generate.py.
+COMMANDS_BEGIN, COMMANDS_END = "<!-- all commands: made by docs/generate.py -->", "<!-- end of all commands -->"
 
 #: Public names that other pages describe: module -> names and page.
 ELSEWHERE = {
@@ -41,23 +38,38 @@ API_INTRO = """# Python interface
 
 Public is what this page lists, with the names and arguments that it gives, the options, the command line and the URL schemes.
 [Semantic versioning](https://semver.org/) holds for these. All other modules, and names that begin with `_`, may change in any
-release. Import `BrokerAdmin` from where this page has it.
+release.
+
+What asks the server raises its [errors](errors.md) (`redis.exceptions.RedisError`, kombu's `ChannelError`), and `OptionError`
+where the app's broker is none of ours. `connection` is a kombu Connection, a channel over our transport, or a Celery app. `id` is
+a message's id (its delivery tag), or Celery's task id. `app` of `celery_redis_plus.testing` is the task's, or the current one.
 
 These names have their page elsewhere:
 
-| module | names | page |
-|---|---|---|
 """ + "".join(
-    f"| `{module}` | {names if ' ' in names else f'`{names}`'} | [{page.removesuffix('.md')}]({page}) |\n"
+    f"* `{module}`: {names if ' ' in names else f'`{names}`'}, see [{page.removesuffix('.md')}]({page})\n"
     for module, (names, page) in ELSEWHERE.items()
 )
 
 #: Methods that are the package's own business.
-INTERNAL = {"Delivery.forked", "RetryPolicy.record", "BrokerAdmin.overviews_of", "BrokerAdmin.waiting_tags"}
+INTERNAL = {
+    "Delivery.forked",
+    "BrokerAdmin.check_mark",
+    "BrokerAdmin.over",
+    "RetryPolicy.record",
+    "BrokerAdmin.overviews_of",
+    "BrokerAdmin.waiting_tags",
+}
 #: Classes that the functions return, and no program makes.
 RETURNED = {"Delivery", "BrowsedMessage", "ListedMessage"}
-#: Options that each command has.
-COMMON = ("--app", "--broker", "--prefix", "--help")
+#: What the page says once, for all.
+SAID_ONCE = re.compile(
+    r"redis\.exceptions\.RedisError: as `error_translation"
+    r"|connection: a kombu Connection|app: (the app; )?None: |(app|id|queue): see `|OptionError: the app's broker is none of ours"
+    r"|kombu.exceptions.ChannelError: as `Channel"
+)
+#: Options that the page tells of before the list.
+COMMON = {"--app", "--broker", "--help", "--json", "--dry-run", "--yes"}
 #: Sections of a docstring, and the word before their lists.
 SECTIONS = {"Args": "Arguments", "Attributes": "Attributes", "Raises": "Raises"}
 HEADING = re.compile(rf"^({'|'.join([*SECTIONS, 'Example'])}):(?: |$)", re.MULTILINE)
@@ -70,59 +82,68 @@ MODULES = {
 }
 
 
-def commands_page() -> str:
-    """Return the page of all commands and their options."""
+@dataclass(frozen=True)
+class _Command:
+    """One command as the page shows it; without `usage` it is a group."""
+
+    usage: str
+    text: str
+    options: tuple[tuple[str, str], ...] = ()
+
+
+def commands_section() -> str:
+    """Return the list of all commands and their options, for the end of docs/command-line.md."""
     with click.Context(commands, info_name=PROGRAM) as ctx:
-        target = commands.get_command(ctx, "queues")
-        common = [param for param in target.get_params(ctx) if set(param.opts) & set(COMMON)]
-        return COMMANDS_INTRO + _options(common, ctx) + "".join(_group(commands, ctx))
+        return _told(_group(commands, ctx))
 
 
-def _group(group: click.Group, ctx: click.Context) -> Iterator[str]:
+def _told(found: Iterable[_Command]) -> str:
+    """Return what the page says of commands; what several of them take is told once, before them."""
+    found = [*found]
+    counts = Counter(option for one in found for option in one.options)
+    shared = {option for option, count in counts.items() if count > 1}
+    parts = ["\nSeveral commands take these:\n\n", *(f"* `{name}` {text}\n" for name, text in counts if (name, text) in shared)]
+    for one in found:
+        own = "".join(f"* `{name}` {text}\n" for name, text in one.options if (name, text) not in shared)
+        more = ", ".join(f"`{name.split()[0]}`" for name, text in one.options if (name, text) in shared)
+        parts.append(f"\n### {one.usage}\n\n{one.text}\n" if one.usage else f"\n{one.text}\n")
+        parts.append(f"\n{own}{f'* {more}{chr(10)}' if more else ''}" if own or more else "")
+    return "".join(parts)
+
+
+def _group(group: click.Group, ctx: click.Context) -> Iterator[_Command]:
     for name in group.list_commands(ctx):
         command = group.get_command(ctx, name)
         with click.Context(command, info_name=name, parent=ctx) as below:
             yield from _command(command, below)
 
 
-def _command(command: click.Command, ctx: click.Context) -> Iterator[str]:
+def _command(command: click.Command, ctx: click.Context) -> Iterator[_Command]:
     path = ctx.command_path.removeprefix(f"{PROGRAM} ")
-    yield f"\n{'#' * (1 + len(path.split()))} {path}\n\n{_prose(command.help or '')}\n"
+    text = _plain((command.help or "").partition("\n\n")[0])
     if isinstance(command, click.Group):
+        yield _Command("", f"**{path}**: {text}")
         yield from _group(command, ctx)
     elif path == "spark":
-        yield from _spark_jobs()
+        jobs = "".join(f"* `{name}`: {_plain(told)}\n" for name, told in _spark_jobs())
+        more = "`--help` lists their options, [the data pipeline](spark.md) explains them."
+        yield _Command("", f"**spark JOB**: {text} {more}\n\n{jobs}".rstrip())
     else:
-        usage = " ".join([PROGRAM, path, *(piece for piece in command.collect_usage_pieces(ctx))])
-        yield f"\n```text\n{usage}\n```\n"
+        usage = " ".join([path, *(piece for piece in command.collect_usage_pieces(ctx) if piece != "[OPTIONS]")])
         options = [param for param in command.get_params(ctx) if isinstance(param, click.Option)]
-        yield _options([option for option in options if not set(option.opts) & set(COMMON)], ctx)
+        records = [
+            record for one in options if not set(one.opts) & {*COMMON, "--prefix"} and (record := one.get_help_record(ctx))
+        ]
+        yield _Command(usage, text, tuple((name, _plain(told)) for name, told in records))
 
 
-def _options(params: Sequence[click.Parameter], ctx: click.Context) -> str:
-    records = [record for param in params if (record := param.get_help_record(ctx))]
-    return _table("option", [(f"`{names}`", text) for names, text in records])
-
-
-def _spark_jobs() -> Iterator[str]:
+def _spark_jobs() -> Iterator[tuple[str, str]]:
+    """Yield name and effect of each job of `spark`."""
     parser = argparse.ArgumentParser()
     add_arguments(parser)
     (chosen,) = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]  # noqa: SLF001 - no other way
     helps = {action.dest: action.help for action in chosen._choices_actions}  # noqa: SLF001
-    for name, job in chosen.choices.items():
-        yield f"\n### spark {name}\n\n{_prose(helps.get(name) or job.description or '')}\n"
-        rows = [
-            (f"`{', '.join(action.option_strings)}`", _argparse_text(action))
-            for action in job._actions  # noqa: SLF001
-            if action.option_strings and action.dest != "help"
-        ]
-        yield _table("option", rows)
-
-
-def _argparse_text(action: argparse.Action) -> str:
-    text = (action.help or "") % {"default": action.default}
-    told = "default" in text or action.default in (None, False, "", [])
-    return text if told else f"{text} [default: {action.default}]".strip()
+    return ((name, helps.get(name) or job.description or "") for name, job in chosen.choices.items())
 
 
 def api_page() -> str:
@@ -138,24 +159,52 @@ def api_page() -> str:
     return "".join(parts)
 
 
-def _object(name: str, value: Any, level: int = 3) -> Iterator[str]:
-    yield f"\n{'#' * level} {name}\n\n"
-    if not isinstance(value, property) and not (inspect.isclass(value) and issubclass(value, Exception)) and name not in RETURNED:
-        yield f"```text\n{_signature(name.rpartition('.')[2], value)}\n```\n\n"
+def _object(name: str, value: Any) -> Iterator[str]:
+    yield f"\n### {name}\n\n"
+    if not (inspect.isclass(value) and issubclass(value, Exception)) and name not in RETURNED:
+        yield f"```text\n{_signature(name, value)}\n```\n\n"
     yield _docstring(inspect.getdoc(value) or "")
     if inspect.isclass(value):
-        for member, held in vars(value).items():
-            called = getattr(value, member) if isinstance(held, classmethod) else held
-            if member.startswith("_") or f"{name}.{member}" in INTERNAL:
-                continue
-            if (callable(called) or isinstance(held, property)) and inspect.getdoc(called):
-                yield from _object(f"{name}.{member}", called, level + 1)
+        yield "".join(("\n", *_members(name, value))) if any(_members(name, value)) else ""
+
+
+def _members(name: str, value: type[Any]) -> Iterator[str]:
+    """Yield a list item for each public method and property."""
+    for member, held in vars(value).items():
+        called = getattr(value, member) if isinstance(held, classmethod) else held
+        if member.startswith("_") or f"{name}.{member}" in INTERNAL:
+            continue
+        if (callable(called) or isinstance(held, property)) and inspect.getdoc(called):
+            shown = member if isinstance(held, property) else _plain(_signature(member, called))
+            summary, *sections = HEADING.split(inspect.getdoc(called) or "")
+            told = [_plain(summary.partition("\n\n")[0])]
+            told += [f"{title}: {_sentences(entries)}" for title, entries in _entries(sections) if entries]
+            yield f"* `{shown}`: {' '.join(told)}\n"
+
+
+def _sentences(entries: list[str]) -> str:
+    """Return entries of a docstring's section, such as `InvalidArgument: why`, as sentences that begin with the name."""
+    split = (entry.rstrip(".").partition(": ") for entry in entries)
+    return " ".join(f"`{name}`: {meaning}." for name, _, meaning in split)
+
+
+def _entries(sections: list[str]) -> Iterator[tuple[str, list[str]]]:
+    """Yield title and entries of a docstring's sections, without what the page says once."""
+    for title, body in zip(sections[::2], sections[1::2], strict=True):
+        if title != "Example":
+            entries = [_plain(one) for one in ENTRY.split(textwrap.dedent(body).strip("\n")) if one.strip()]
+            yield SECTIONS[title], [entry for entry in entries if not SAID_ONCE.match(entry)]
 
 
 def _signature(name: str, value: Any) -> str:
-    text = re.sub(r"(: |-> )'([^']+)'", r"\1\2", str(inspect.signature(value))).replace(" -> None", "")
-    text = re.sub(r"<function .*? at \w+>", "...", text).replace("(self, ", "(").replace("(self)", "()")
-    return textwrap.fill(name + text, 118, break_on_hyphens=False, subsequent_indent="    ")
+    """Return name and arguments with their defaults. Types are in the code, which is typed: an editor shows them."""
+    found = inspect.signature(value)
+    plain = [one.replace(annotation=inspect.Parameter.empty) for one in found.parameters.values() if one.name != "self"]
+    returned = "" if found.return_annotation in (None, "None", inspect.Signature.empty) else f" -> {found.return_annotation}"
+    text = str(found.replace(parameters=plain, return_annotation=inspect.Signature.empty)) + returned.replace("'", "")
+    return textwrap.fill(
+        name + re.sub(r"<function .*? at \w+>", "...", text), 118, break_on_hyphens=False, subsequent_indent="    "
+    )
 
 
 def _docstring(text: str) -> str:
@@ -165,10 +214,10 @@ def _docstring(text: str) -> str:
         if title == "Example":
             code = textwrap.dedent(body).strip("\n")
             parts.append(f"<!-- not run: a docstring's example -->\n```python\n{code}\n```")
-            continue
-        entries = [" ".join(one.split()) for one in ENTRY.split(textwrap.dedent(body).strip("\n")) if one.strip()]
+    for title, entries in _entries(sections):
         split = [entry.partition(": ") for entry in entries]
-        parts.append(f"{SECTIONS[title]}:\n\n" + "\n".join(f"- `{name}`: {_plain(meaning)}" for name, _, meaning in split))
+        if split:
+            parts.append(f"{title}:\n\n" + "\n".join(f"- `{name}`: {meaning}" for name, _, meaning in split))
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
@@ -186,10 +235,3 @@ def _prose(text: str) -> str:
 
 def _plain(text: str) -> str:
     return " ".join(text.split())
-
-
-def _table(head: str, rows: list[tuple[str, str]]) -> str:
-    if not rows:
-        return ""
-    lines = (f"| {name.replace('|', chr(92) + '|')} | {_plain(text).replace('|', chr(92) + '|')} |" for name, text in rows)
-    return f"\n| {head} | meaning |\n|---|---|\n" + "\n".join(lines) + "\n"

@@ -52,7 +52,10 @@ elseif record[3] and not assumes then
 elseif record[2] ~= ARGV[1] and not assumes then
   status = 'differs'
 end
-if ARGV[2] ~= '' and status ~= 'differs' and not assumes then redis.call('PEXPIRE', KEYS[1], ARGV[2]) end
+if ARGV[2] ~= '' and status ~= 'differs' and not assumes and not (status == 'exists' and redis.call('EXISTS', KEYS[11]) == 1) then
+  -- One that is consumed lives as long as its consumers (include/consumers.lua).
+  redis.call('PEXPIRE', KEYS[1], ARGV[2])
+end
 if status ~= 'differs' and redis.call('HEXISTS', KEYS[1], 'restricted') == 1 then
   -- As lua/include/consumers.lua has it: plain claims leave the queue alone from now on.
   redis.call('ZADD', KEYS[5], '-inf', '')

@@ -6,7 +6,8 @@
 -- KEYS  1 meta (hash)  2 message (prefix of a hash)  3.. queue (zset), delayed (zset), messages_index (zset),
 --       expiry (zset), dlx_outbox (zset), dead (zset), wakeup (zset), schedule_wakeup (zset), consumers (zset),
 --       with_credit (zset)
--- ARGV  1 first entry of the page  2 entries a page
+-- ARGV  1 first entry of the page  2 entries a page  3 for how long the record lives at least (ms): a queue that is consumed lives as
+--       long as its consumers count
 -- Returns the first entry of the next page; 0 when all are done, or are not to be done yet, or the queue is a lasting one; -1 where
 -- the queue is gone.
 -- Bound: one page of each set of the queue.
@@ -19,7 +20,9 @@ local record = redis.call('HMGET', KEYS[1], 'id', 'expires', 'ttl', 'published',
 local expires, ttl, renewed = record[2] or record[3], record[3], record[5]
 if not record[1] then return -1 end
 if not expires then return 0 end
-redis.call('PEXPIRE', KEYS[1], expires)
+local life = math.max(expires, ARGV[3])
+-- Others may consume it.
+if redis.call('PTTL', KEYS[1]) < life then redis.call('PEXPIRE', KEYS[1], text(life)) end
 -- A queue that nothing was ever published to has no other key, but what tells which of its consumers come first.
 if not record[4] then
   redis.call('PEXPIRE', KEYS[12], ttl)

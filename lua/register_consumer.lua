@@ -50,6 +50,8 @@ end
 redis.call('ZADD', keys.consumers, 'NX', text(now), me)
 redis.call('HSET', keys.consumer .. me, 'heard', text(now), 'priority', ARGV[2], unpack(ARGV, 4))
 keep_listed(keys, me)
+-- A transient queue lives as long as its consumers count, however short its life while unused is.
+redis.call('PEXPIRE', keys.meta, redis.call('HGET', keys.consumer .. me, 'timeout') or 0, 'GT')
 -- A queue without a record gets none from its consumers.
 if not record[1] then return { 'plain' } end
 if ARGV[3] == '1' then redis.call('HSET', keys.meta, 'exclusive', me) end

@@ -37,7 +37,7 @@ class Measurement:
     function: str = "run"
     rounds: tuple[int, int] = OFTEN
     timeout_s: float = 240.0
-    #: Client and server share one core: see docs/benchmarks.md, "One core".
+    #: Client and server share one core: see docs/benchmark-method.md, "One core".
     one_core: bool = False
 
     def load(self) -> Callable[[Bench], Figures]:

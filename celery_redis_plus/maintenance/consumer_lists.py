@@ -27,6 +27,8 @@ logger = logging.getLogger(__name__)
 
 #: Consumers in one script call.
 CONSUMERS_A_CALL = 50
+#: Share of the interval by which a look may come early, to be one with others.
+TOGETHER = 0.25
 #: Seconds until a consumer that is missing in its queue's list is checked once more.
 UNLISTED_RECHECK_S = 0.2
 #: Seconds after which a consumer's end is looked for beyond the moment at which it is due.
@@ -107,6 +109,9 @@ class ConsumerLists:
         if present.keys() != self._due_at.keys():
             self._note_members(present)
         now, slice_ = clock.now_s(), Slice()
+        if any(at <= now for at in self._due_at.values()):
+            # Consumers that joined one after the other are looked for in one call.
+            now += self._interval_s * TOGETHER
         due = [present[consumer] for consumer, at in self._due_at.items() if at <= now]
         for at in range(0, len(due), CONSUMERS_A_CALL):
             if slice_.over:

@@ -73,7 +73,7 @@ class Heartbeat:
         #: The next heartbeat comes within so many seconds.
         self._rest_s = leadership.beat_s
         #: What the leader knows: version of the records, and all of them by process.
-        self._version = ""
+        self.version = ""
         self.known: dict[str, KnownProcess] = {}
 
     @property
@@ -84,7 +84,7 @@ class Heartbeat:
     @property
     def has_reported(self) -> bool:
         """Whether the server knows what this process consumes, or cannot miss its messages anyhow."""
-        return not self.is_judged or self._leadership.by_all or self._seen[-1:] == (self._own.versions[-1],)
+        return not self.is_judged or self._seen[-1:] == (self._own.versions[-1],)
 
     def run_soon(self) -> None:
         """Run next at once. From any thread."""
@@ -97,7 +97,6 @@ class Heartbeat:
             self._meet_server()
             now_seen = self._now_seen()
             self.beat()
-            self._leadership.by_all = False
             # Not where the server has refused the record.
             self._seen = now_seen
         except NoPermissionError as error:
@@ -130,11 +129,11 @@ class Heartbeat:
             self._leadership.renew(beat.epoch, sent_at)
             if beat.known is not None:
                 self.known = beat.known
-            self._version = beat.version
+            self.version = beat.version
         else:
             self._leadership.end()
             # The next leader gets the records anew.
-            self._version, self.known = "", {}
+            self.version, self.known = "", {}
             rest_s *= random.uniform(0.8, 1.0)  # noqa: S311 - spreads load, guards nothing
             if beat.lease_left_s < self._leadership.lease_s - LATE_BEATS * self._leadership.beat_s:
                 # The leader is late: this process leads as soon as the lease ends.
@@ -154,7 +153,7 @@ class Heartbeat:
             may_lead=True,
             asks=self.asks and self.is_judged,
             lease_s=self._leadership.lease_s,
-            version=self._version,
+            version=self.version,
             next_s=self._rest_s,
         )
 
@@ -184,7 +183,7 @@ class Heartbeat:
                 self.cannot_be_judged("the server refuses INFO")
 
     def _forget(self) -> None:
-        self.stored, self._version, self.known = None, "", {}
+        self.stored, self.version, self.known = None, "", {}
         self._leadership.end()
 
     def _withdraw(self) -> None:
@@ -195,10 +194,13 @@ class Heartbeat:
             self._processes.replace(self._name, stored.encode(), "")
 
     def _refused(self, why: str) -> None:
-        """Do what a leader does, as each process does whose user may send no heartbeats; try again with the next connection."""
+        """Go on without heartbeats, as a process that others cannot judge; try again with the next connection.
+
+        A process that consumes has the right to them; one that gets messages one at a time may not.
+        """
         self.tell(why)
         self._forget()
-        self._leadership.by_all = True
+        self.is_judged = False
         self._seen, self._next_run_at = self._now_seen(), math.inf
 
     def cannot_be_judged(self, why: str) -> None:

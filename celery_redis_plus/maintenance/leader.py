@@ -25,8 +25,6 @@ class Leadership:
         #: Seconds between two heartbeats of this process while it leads.
         self.beat_s = min(LEADER_BEAT_S, max((grace_s or math.inf) / LOOKS_IN_GRACE, LEAST_LOOK_S))
         self.lease_s = BEATS_A_LEASE * self.beat_s
-        #: The server's user may not send heartbeats: each process does what the leader does.
-        self.by_all = False
         #: Counts the changes of the leader; fences what an earlier one still does.
         self.epoch = 0
         self._until = 0.0
@@ -34,7 +32,7 @@ class Leadership:
     @property
     def leads(self) -> bool:
         """Whether this process leads now."""
-        return self.by_all or clock.now_s() < self._until
+        return clock.now_s() < self._until
 
     def renew(self, epoch: int, beaten_at: float) -> None:
         """Lead for a lease from `beaten_at` on, on `clock`, in seconds: when the heartbeat was sent."""

@@ -68,6 +68,8 @@ class LostProcesses:
         self._processes, self._roles = processes, roles
         self._next_run_at = 0.0
         self._epoch = -1
+        #: Version of the records at the last look, and when that began, on `clock`, in seconds.
+        self._version, self._ran_at = "", 0.0
         #: When each record was seen first that is not judged, on `clock`, in seconds.
         self._idle_since: dict[tuple[str, str], float] = {}
         self._absences: dict[str, _Absence] = {}
@@ -78,10 +80,14 @@ class LostProcesses:
     @property
     def next_run_at(self) -> float:
         """When to run next, on `clock`, in seconds."""
-        if self._leadership.by_all or not self._heartbeat.is_judged or not self._heartbeat.asks:
+        if not self._heartbeat.is_judged or not self._heartbeat.asks:
             return math.inf
-        # A new leader looks at once.
-        return self._next_run_at if self._epoch == self._leadership.epoch else 0.0
+        # A new leader looks at once; and soon where a process is new: it may have died since.
+        if self._epoch != self._leadership.epoch:
+            return 0.0
+        if self._version != self._heartbeat.version:
+            return min(self._next_run_at, self._ran_at + LEAST_LOOK_S)
+        return self._next_run_at
 
     @property
     def recovered(self) -> int:
@@ -97,7 +103,8 @@ class LostProcesses:
         first = self._epoch != self._leadership.epoch
         if first:
             self._begin()
-        self._next_run_at = clock.now_s() + LOOK_S
+        self._version, self._ran_at = self._heartbeat.version, clock.now_s()
+        self._next_run_at = self._ran_at + LOOK_S
         try:
             self._look(first=first)
         except NoPermissionError as error:
@@ -121,6 +128,10 @@ class LostProcesses:
     def _look(self, *, first: bool) -> None:
         """Ask which connections exist, and begin the recovery of processes that have had none for too long."""
         judged = self._judged_records()
+        if not judged:
+            # There is nobody to be missed.
+            self._absences.clear()
+            return
         shortest_s = min((record.grace_s for record in judged.values()), default=math.inf) / LOOKS_IN_GRACE
         interval_s = max(min(LOOK_S, max(shortest_s, LEAST_LOOK_S)), len(judged) / PROCESSES_A_SECOND)
         absent = self._without_connection(judged)

@@ -228,7 +228,10 @@ class Tasks:
     @fork_safe_property
     def transient_queues(self) -> TransientQueues:
         """Keeps transient queues that are in use."""
-        return TransientQueues(self._queues, self.watched, self._crowds, on_gone=self.topology_recovery.run_soon)
+        return TransientQueues(
+            self._queues, self.watched, self._crowds,
+            timeout_s=self._options.consumer_heartbeat_timeout, on_gone=self.topology_recovery.run_soon,
+        )  # fmt: skip
 
     @fork_safe_property
     def janitor(self) -> Janitor:

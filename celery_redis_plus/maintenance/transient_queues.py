@@ -1,4 +1,8 @@
-"""Keeps transient queues alive while they are used here."""
+"""Keeps transient queues alive while they are used here.
+
+One that is consumed lives as long as its consumers count, however short its life while unused (`x-expires`) is: a process that
+stands still for less than that finds it again. One that is only read one message at a time has nothing but its own life.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,7 @@ from celery_redis_plus.maintenance.time_slices import Slice
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.queues.queues import Queues
-    from celery_redis_plus.maintenance.consumed_queues import ConsumedQueues
+    from celery_redis_plus.maintenance.consumed_queues import ConsumedQueue, ConsumedQueues
     from celery_redis_plus.maintenance.resting_queues import QueueCrowds
 
 logger = logging.getLogger(__name__)
@@ -27,15 +31,23 @@ class TransientQueues:
     """The maintenance task that renews the TTLs of the transient queues that this process uses."""
 
     def __init__(
-        self, queues: Queues, watched: ConsumedQueues, crowds: QueueCrowds, *, on_gone: Callable[[], None] = lambda: None
+        self,
+        queues: Queues,
+        watched: ConsumedQueues,
+        crowds: QueueCrowds,
+        *,
+        timeout_s: float,
+        on_gone: Callable[[], None] = lambda: None,
     ) -> None:
         """Look after the queues in `watched`; tell `crowds` which of them nothing was ever published to.
 
-        `on_gone` is called when a transient queue that is used here is gone: perhaps the database was flushed.
+        `timeout_s` is `consumer_heartbeat_timeout`. `on_gone` is called when a transient queue that is used here is gone: perhaps
+        the database was flushed.
         """
         self._queues = queues
         self._watched = watched
         self._crowds = crowds
+        self._timeout_s = timeout_s
         self._list_at = 0.0
         self._touch_at: dict[str, float] = {}
         #: Up to where the messages of a long queue were touched, where a slice ended in its middle.
@@ -76,23 +88,35 @@ class TransientQueues:
         self._crowds.unpublished = {name: seen for name, seen in self._crowds.unpublished.items() if name in transient}
 
     def _touch(self, queue: str, now: float, slice_: Slice) -> None:
-        ttl_ms = next((item.ttl_ms for item in self._watched.all() if item.name == queue), None)
-        if ttl_ms is None:
+        used = self._watched.get(queue)
+        if used is None or used.ttl_ms is None:
             self._touch_at.pop(queue, None)
             return
+        life_s, interval_s = self._life(used)
+        life_ms = int(life_s * 1000)
         page = self._touched.pop(queue, 0)
-        record_id = None if page else self._queues.touch_unpublished(queue, ttl_ms)
+        record_id = None if page else self._queues.touch_unpublished(queue, life_ms)
         if record_id is not None:
             self._crowds.unpublished[queue] = (now, record_id)
-            self._touch_at[queue] = now + ttl_ms / 2000
+            self._touch_at[queue] = now + interval_s
             return
         self._crowds.unpublished.pop(queue, None)
-        while (page := self._queues.touch_page(queue, page)) > 0:
+        while (page := self._queues.touch_page(queue, page, life_ms)) > 0:
             if slice_.over:
                 # It stays due, and goes on from there, behind the others.
                 self._touched[queue] = page
                 self._touch_at[queue] = self._touch_at.pop(queue)
                 return
-        self._touch_at[queue] = now + ttl_ms / 2000
+        self._touch_at[queue] = now + interval_s
         if page < 0:
             self._on_gone()
+
+    def _life(self, used: ConsumedQueue) -> tuple[float, float]:
+        """Return how long a queue is to live from now on, and when to say so again, in seconds."""
+        unused_s = (used.ttl_ms or 0) / 1000
+        if not used.consumers:
+            return unused_s, unused_s / 2
+        # When the next call is due, all of the time is left for which the consumers count.
+        needed_s = max(unused_s, self._timeout_s)
+        interval_s = needed_s / 3
+        return needed_s + interval_s, interval_s

@@ -445,7 +445,7 @@ class Channel(virtual.Channel):
 
     @amqp_method
     def fanout_counters(self, exchange: str) -> dict[str, int]:
-        """Return the counters of a fanout exchange: see docs/counters.md. Raises as `fanout_subscribers`."""
+        """Return the counters of a fanout exchange: see docs/metrics.md. Raises as `fanout_subscribers`."""
         return self._exchanges.counters(exchange)
 
     @amqp_method

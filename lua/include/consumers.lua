@@ -142,8 +142,11 @@ end
 -- without having left is dead: the next one takes over what its session held. `joined` is the priority (text) of one that was just
 -- listed, or nil. A queue without rules costs the same however many consumers it has.
 local function update_consumers(keys, joined)
-  local record = redis.call('HMGET', keys.meta, 'id', 'sac', 'active', 'exclusive', 'prioritised', 'takeover')
+  local record = redis.call('HMGET', keys.meta, 'id', 'sac', 'active', 'exclusive', 'prioritised', 'takeover', 'expires', 'ttl')
   if not record[1] then return end
+  -- While a transient queue is consumed its record lives longer (extend_queue_ttl.lua): now it is unused.
+  local expires = record[7] or record[8]
+  if expires and redis.call('EXISTS', keys.consumers) == 0 then redis.call('PEXPIRE', keys.meta, expires) end
   local function listed(id) return redis.call('ZSCORE', keys.consumers, id) end
   if not record[5] then
     if joined and tonumber(joined) ~= 0 then begin_priorities(keys) else redis.call('DEL', keys.with_credit) end

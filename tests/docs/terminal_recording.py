@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import contextlib
-import html
 import io
 import os
 import re
@@ -32,7 +31,6 @@ from tests.support.kombu_installation import declare_old, in_seconds
 from tests.support.servers import session_server
 from tests.support.services import end_services
 from tests.support.waiting import wait_until
-from tests.support.web_page import web_page
 
 if TYPE_CHECKING:
     import redis
@@ -42,8 +40,8 @@ MESSAGES = 10_000
 #: What the recording keeps as dead letters: more than the default.
 OPTIONS = "?dead_letter_max=200000"
 TASKS = (*("shop.pay",) * 19, "shop.mail")
-#: Tasks in the lists of kombu's own transport, and rows of a table of the web page that a page of the docs shows.
-OLD_TASKS, ROWS = 3_000, 4
+#: Tasks in the lists of kombu's own transport.
+OLD_TASKS = 3_000
 #: The broadcast before which the second subscriber came.
 SUBSCRIBED_AT = 12
 #: The delivery in queue `payments` of which the message has been there before.
@@ -51,8 +49,8 @@ REDELIVERY = 2
 #: Commands that end with status 1 where they find what the page is about.
 FINDING = {"doctor", "check"}
 PROGRESS = re.compile(r" of [\d,]+ .*\(\d+ %\)$")
-#: A block of commands with what they print, or of what the web page shows at a path.
-RECORDING = re.compile(r"^```console\n(.*?)^```$|^<!-- web page: (\S+) -->\n```text\n.*?^```$", re.MULTILINE | re.DOTALL)
+#: A block of commands with what they print.
+RECORDING = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 ID = re.compile(r"\b[0-9a-f]{11}(?:1[0-9a-f]{7}|0[0-9a-f]{7})[.=~-][0-9a-z]+")
 SESSION = re.compile(r"\b([0-9a-f]{12,40})(\.\d+)?(?![-.=~\w])")
 #: What differs from run to run, and what stands in the page for it.
@@ -104,20 +102,6 @@ class Recording:
         said = "".join(line for line in told.getvalue().splitlines(keepends=True) if not PROGRESS.search(line))
         return self.shown(printed.getvalue() + said)
 
-    def look(self, path: str) -> str:
-        """Return the heading and the table that the web page shows at a path, its first rows."""
-        with web_page(self.url) as page:
-            text = page.get(path).text
-        heading = _texts("h1", text)[0]
-        (table,) = re.findall(r"<table>.*?</table>", text, re.DOTALL)
-        found = [_texts("t[hd]", row) for row in re.findall(r"<tr.*?</tr>", table, re.DOTALL)]
-        # The line of a queue's last ten minutes is no text.
-        rows = [row[: -(path == "/") or None] for row in found[: ROWS + 1]]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
-        more = [f"… {len(found) - len(rows)} more on this page"] if len(found) > len(rows) else []
-        return re.sub(r" +$", "", self.shown("\n".join([heading, "", *lines, *more])), flags=re.MULTILINE)
-
     def _metrics(self, wanted: str) -> str:
         """Return the lines of the exporter that `grep -E` finds."""
         collector = BrokerCollector(lambda: BrokerAdmin(self.url))
@@ -145,12 +129,6 @@ class Recording:
         return "".join(parts)
 
 
-def _texts(tag: str, text: str) -> list[str]:
-    """Return the texts of the elements with a tag."""
-    found = re.findall(rf"<{tag}\b[^>]*>(.*?)</{tag}>", text, re.DOTALL)
-    return [" ".join(html.unescape(re.sub(r"<[^>]+>", " ", one)).split()) for one in found]
-
-
 def same(text: str) -> str:
     """Return text without its alignment, by which a longer host name or age would differ."""
     return re.sub(r" +", " ", text)
@@ -160,8 +138,6 @@ def recorded(page: str, recording: Recording) -> str:
     """Return the page with what its commands print now."""
 
     def block(match: re.Match[str]) -> str:
-        if match[2]:
-            return f"<!-- web page: {match[2]} -->\n```text\n{recording.look(match[2])}\n```"
         printed = []
         for line in match[1].splitlines():
             if line.startswith("$ "):

@@ -22,4 +22,7 @@ def test_every_page_is_in_the_navigation():
     navigation = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:\n")[2]
     listed = set(re.findall(r"[:-] (\S+\.md)$", navigation, re.MULTILINE))
 
-    assert listed == {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")}
+    # `docs/site_hooks.py` makes a page of the changelog.
+    pages = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")}
+    # The list of design records has each of them.
+    assert listed - {"changelog.md"} == {page for page in pages if not page.startswith("design/0")}

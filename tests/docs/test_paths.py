@@ -10,7 +10,7 @@ import pytest
 from celery_redis_plus.script_headers import script_names
 from tests.docs.blocks import ROOT
 
-PAGES = ("docs/architecture.md", "docs/states.md", "docs/glossary.md", "CONTRIBUTING.md")
+PAGES = ("docs/architecture.md", "docs/contract.md", "docs/states.md", "docs/glossary.md", "CONTRIBUTING.md")
 REFERENCE = re.compile(r"`((?:[\w.]+/)+(?:[\w.]+\.(?:py|lua|md|toml))?|[\w.]+\.(?:py|lua|md|toml))(?::([\w.]+))?`")
 #: Scripts that change no message's state: they belong to queues, consumers, exchanges, readers, or only look.
 NO_TRANSITION = frozenset(

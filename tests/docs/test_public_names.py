@@ -12,8 +12,8 @@ API = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
 ENTRIES = {
     section.partition("\n")[0]: set(re.findall(r"^### (\w+)$", section, re.MULTILINE)) for section in API.split("\n## ")[1:]
 }
-#: Module -> what the table says of it: names, or several words.
-ELSEWHERE = dict(re.findall(r"^\| `([\w.]+)` \| `?([^|`]+)`? \|", API, re.MULTILINE))
+#: Module -> what the list says of it: names, or several words.
+ELSEWHERE = dict(re.findall(r"^\* `([\w.]+)`: `?([^,`]+)`?, see", API, re.MULTILINE))
 
 
 def imports():

@@ -1,4 +1,4 @@
-"""No page for users has a sentence of more than 45 words. `python -m tests.docs.test_sentences` prints the averages."""
+"""No page for users has a sentence of more than 35 words. `python -m tests.docs.test_sentences` prints the averages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from markdown_it import MarkdownIt
 
 from tests.docs.blocks import PAGES, ROOT
 
-MOST_WORDS = 45
+MOST_WORDS = 35
 #: A full stop, with closing marks, before a capital, a number or markup.
 END = re.compile(r"(?<=[.!?])[)\"*_]*\s+(?=[A-Z0-9`*_\[(\"])")
 #: One name, or a list of them, counts as one word: a reader skips it.
@@ -28,7 +28,7 @@ def sentences(text: str, *, cells: bool = True) -> list[list[str]]:
     return [re.findall(r"[\w'/.-]*\w", sentence) for block in plain for sentence in END.split(block)]
 
 
-def test_no_sentence_is_longer_than_45_words():
+def test_no_sentence_is_longer_than_35_words():
     words_of = ((page, words) for page in PAGES for words in sentences(page.read_text(encoding="utf-8")))
     assert [f"{page.relative_to(ROOT)}: {' '.join(words)}" for page, words in words_of if len(words) > MOST_WORDS] == []
 

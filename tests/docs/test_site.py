@@ -11,6 +11,7 @@ from importlib.util import find_spec
 
 import pytest
 
+from celery_redis_plus.version import __version__
 from tests.docs.blocks import ROOT
 from tests.docs.questions import questions
 
@@ -62,6 +63,19 @@ def test_the_search_finds_the_answer_of_a_question(index, question):
     assert [word for word in question.words if word.lower() not in found] == []
 
 
+def test_each_page_has_the_version_and_the_changelog_is_one(site):
+    assert f"Version {__version__}" in (site / "options.html").read_text(encoding="utf-8")
+    changelog = (site / "changelog.html").read_text(encoding="utf-8")
+    assert 'href="design/0015-sentinel.html"' in changelog
+
+
+def test_the_site_follows_the_readers_choice_of_dark(site):
+    start = (site / "index.html").read_text(encoding="utf-8")
+
+    assert "(prefers-color-scheme: dark)" in start
+    assert 'data-md-color-scheme="slate"' in start
+
+
 def test_nothing_of_the_site_is_loaded_from_elsewhere(site):
     start = (site / "index.html").read_text(encoding="utf-8")
 
@@ -90,5 +104,11 @@ def test_the_search_finds_a_topic_by_its_usual_word_in_a_heading(index):
         "retry",
         "rate limit",
         "acl",
+        "canvas",
+        "backup",
+        "uninstalling",
+        "sizing",
+        "production",
+        "changelog",
     ):
         assert word in titles

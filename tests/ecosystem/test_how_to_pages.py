@@ -151,7 +151,7 @@ def dead_letters(reader: PageReader) -> Iterator[None]:
         (reader.folder / "die.py").write_text(reader.here(DIE))
         reader.run("python die.py")
         shown = json.loads(reader.run("celery-redis-plus dead-letters list celery --json").splitlines()[0])
-        reader.replaced["19a4d2f3b1c00000001.1"] = shown["tag"]
+        reader.replaced["19a4d2f3b1c00000001.17k3x9"] = shown["tag"]
 
     reader.before["celery-redis-plus dead-letters list celery"] = die
     yield

@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 #: Client ids in one CLIENT LIST.
 IDS = 500
 #: Unacked messages that one call of the recovery looks at.
-PAGE = 500
+PAGE = 250
 #: Stands before the record of a process while its messages are put back; `lua/include/processes.lua` has it too.
 LOST = "lost "
 #: Where the recovery of a queue begins.

@@ -21,8 +21,8 @@ RULES: dict[str, Rule] = {
     ),
     "no-place": Rule(
         "a message is in no set, so no consumer will ever get it",
-        "it goes where its fields say: claimed (with a fresh deadline, for its consumer may be at work), dead, delayed, else "
-        "ready, with its own score, or with one made of its priority and the time of publishing",
+        "it goes where its fields say: claimed (with a fresh deadline), dead, delayed, else ready, with its own score, or one "
+        "made of priority and time of publishing",
     ),
     "several-places": Rule(
         "a message is in several sets, so it may be delivered twice",
@@ -38,7 +38,7 @@ RULES: dict[str, Rule] = {
     "expires": Rule("a key of a lasting queue would expire", "the expiry is removed"),
     "never-expires": Rule("a key that should vanish by itself has no expiry", "it gets its expiry"),
     "no-expiry": Rule("a ready message has a TTL, and the list of expiries does not know it", "it is listed"),
-    "no-wakeup": Rule("ready messages and live consumers, and neither wake-up nor sweep wakes them", "one is notified"),
+    "no-wakeup": Rule("a queue has ready messages and idle consumers, and nothing will wake them", "one is notified"),
     "never-delivered": Rule(
         "a message is ready in the reserved queue of undelivered messages, which has no consumer",
         "it is made a dead letter there",

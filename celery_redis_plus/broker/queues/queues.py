@@ -379,22 +379,26 @@ class Queues:
             pass
         return page == 0
 
-    def touch_unpublished(self, name: str, ttl_ms: int) -> bytes | None:
-        """Keep a transient queue alive that lives for `ttl_ms`; return its id where nothing was ever published to it, else None.
+    def touch_unpublished(self, name: str, life_ms: int) -> bytes | None:
+        """Keep a transient queue alive for `life_ms`; return its id where nothing was ever published to it, else None.
 
         Two plain commands in one write: such are the control queues of Celery's workers, whose broadcasts come by a stream.
         """
         meta = self._keys.queue(name).meta
         # GT: a lasting queue of this name, or one that lives longer, keeps what it has.
-        kept, (record_id, published) = self._commands.ask([("PEXPIRE", meta, ttl_ms, "GT"), ("HMGET", meta, "id", "published")])
+        kept, (record_id, published) = self._commands.ask([("PEXPIRE", meta, life_ms, "GT"), ("HMGET", meta, "id", "published")])
         return record_id if kept == 1 and published is None else None
 
-    def touch_page(self, name: str, page: int) -> int:
-        """Do a part of `touch`, from 0 on; return where the next one begins, 0 at the end, -1 where the queue is gone."""
+    def touch_page(self, name: str, page: int, life_ms: int = 0) -> int:
+        """Do a part of `touch`, from 0 on; return where the next one begins, 0 at the end, -1 where the queue is gone.
+
+        The queue lives for `life_ms` at least, unless somebody uses it longer.
+        """
         keys = self._keys.queue(name)
         # The trash is not used, and may hold what an earlier, lasting queue has left.
         others = [key for key in keys.structure() if key not in {keys.meta, keys.trash}]
-        return int(self._commands.call(script("extend_queue_ttl"), [keys.meta, keys.message, *others], page, FREED_A_CALL))
+        extend = script("extend_queue_ttl")
+        return int(self._commands.call(extend, [keys.meta, keys.message, *others], page, FREED_A_CALL, life_ms))
 
     def overdue(self, limit: int = 100) -> list[str]:
         """Return transient queues that were not used in time, on the server's clock, and have no record any more.

@@ -23,7 +23,7 @@ def command(target: Target, *, queues: tuple[str, ...], as_json: bool) -> None:
     'shop.*'. More than three queues have a row each, without the counters that are 0 for all of them.
 
     Messages are published, delivered, acked, nacked, dead-lettered, expired; publishes are slowed down, have to wait, or are
-    refused. docs/counters.md tells what each counter means.
+    refused. docs/metrics.md tells what each counter means.
 
     --json prints one object a queue, one a line.
     """

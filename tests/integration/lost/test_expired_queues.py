@@ -1,8 +1,9 @@
-"""A transient queue that expires below its consumer, because that was frozen, is declared again."""
+"""A transient queue lives as long as its consumers count; one that has expired all the same is declared again."""
 
 from __future__ import annotations
 
 import signal
+import time
 
 import pytest
 from kombu import Exchange, Queue
@@ -12,7 +13,29 @@ from celery_redis_plus.broker.exchanges.declared_topology import DeclaredTopolog
 from tests.support.inbox import publish
 from tests.support.waiting import wait_until
 
-EXPIRES_MS = 1000
+#: Life of the queue while unused; seconds within which a death is noticed.
+EXPIRES_MS, NOTICED_S = 1000, 7.0
+
+
+def test_a_consumer_that_was_frozen_finds_its_queue_with_what_came_meanwhile(crew, client, connect, own_server):
+    crew.start("frozen", arguments={"x-expires": EXPIRES_MS})
+    crew.wait()
+    wait_until(lambda: client.pttl("meta:{q}") > 60_000)
+    crew.signal("frozen", signal.SIGSTOP)
+    publish(connect(own_server.url()).channel(), "q", "meanwhile")
+    frozen_at = time.monotonic()
+    wait_until(lambda: time.monotonic() > frozen_at + 3 * EXPIRES_MS / 1000 or not client.exists("meta:{q}"))
+    crew.signal("frozen", signal.SIGCONT)
+    wait_until(lambda: crew.count() == 1)
+
+
+def test_the_queue_of_a_killed_consumer_goes_after_its_own_life(crew, client):
+    crew.start("another", queue="other")
+    crew.start("killed", arguments={"x-expires": EXPIRES_MS})
+    crew.wait()
+    wait_until(lambda: client.zcard("heartbeats:{presence}") == 2)
+    crew.signal("killed", signal.SIGKILL)
+    wait_until(lambda: not client.exists("meta:{q}"), NOTICED_S + EXPIRES_MS / 1000)
 
 
 @pytest.mark.parametrize("cleared", [False, True])
@@ -21,6 +44,8 @@ def test_a_consumer_that_was_frozen_gets_messages_again(cleared, crew, client, c
     crew.wait()
     channel = connect(own_server.url()).channel()
     crew.signal("frozen", signal.SIGSTOP)
+    # The server's clock has stepped.
+    client.pexpire("meta:{q}", 1)
     wait_until(lambda: not client.exists("meta:{q}"))
     if cleared:
         # As another process does within a minute.

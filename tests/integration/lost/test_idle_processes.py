@@ -10,8 +10,8 @@ from tests.integration.lost.conftest import GRACE_S, KEYS
 from tests.support.inbox import declare, publish
 from tests.support.waiting import wait_until
 
-#: Commands a second of a leader, and of each other process where there are few.
-OF_LEADER, OF_FOLLOWER = 2, 0.7
+#: Commands a second of a leader, of one without followers, and of each follower where there are few.
+OF_LEADER, ALONE, OF_FOLLOWER = 2, 1, 0.7
 
 
 def live(processes, time, client, seconds):
@@ -30,7 +30,8 @@ def live(processes, time, client, seconds):
 def test_what_idle_processes_send(count, start, time, redis_client):
     processes = [start(f"p{number}") for number in range(count)]
     live(processes, time, redis_client, 3)
-    assert live(processes, time, redis_client, 30) <= 30 * (OF_LEADER + OF_FOLLOWER * (count - 1)) + count
+    of_leader = ALONE if count == 1 else OF_LEADER
+    assert live(processes, time, redis_client, 30) <= 30 * (of_leader + OF_FOLLOWER * (count - 1)) + count
 
 
 def test_many_processes_send_heartbeats_more_rarely(start, time, redis_client):

@@ -133,6 +133,36 @@ def test_a_consumer_that_did_not_declare_the_queue_keeps_it_alive_all_the_same(c
     assert received[0].payload == "still there"
 
 
+def test_a_queue_has_its_life_from_when_its_last_consumer_leaves(connect, redis_client):
+    first, second = connect().channel(), connect().channel()
+    inboxes = [Inbox(channel, expiring(ms=600)) for channel in (first, second)]
+    wait_until(lambda: redis_client.pttl("meta:{q}") > 60_000)
+    inboxes[0].cancel()
+    assert redis_client.pttl("meta:{q}") > 50_000
+    inboxes[1].cancel()
+    assert 0 < redis_client.pttl("meta:{q}") <= 600
+    wait_until(lambda: not redis_client.exists("meta:{q}"), timeout_s=3)
+
+
+def test_a_declaration_shortens_no_life_of_a_queue_that_is_consumed(connect, redis_client):
+    inbox = Inbox(connect().channel(), expiring(ms=600))
+    wait_until(lambda: redis_client.pttl("meta:{q}") > 50_000)
+    expiring(ms=600)(connect().channel()).declare()
+    assert redis_client.pttl("meta:{q}") > 50_000
+    inbox.cancel()
+    assert redis_client.pttl("meta:{q}") <= 600
+
+
+def test_a_reader_of_single_messages_shortens_no_life_of_a_queue_that_is_consumed(connect, redis_client):
+    inbox = Inbox(connect().channel(), expiring(ms=600))
+    wait_until(lambda: redis_client.pttl("meta:{q}") > 50_000)
+    reader = connect().channel()
+    reader.basic_get("q")
+    assert reader.session.queues.touch("q")
+    assert redis_client.pttl("meta:{q}") > 50_000
+    inbox.cancel()
+
+
 def test_an_auto_delete_queue_goes_with_its_last_consumer(connect, redis_client):
     queue = kombu.Queue("q", kombu.Exchange("e", durable=True), routing_key="k", auto_delete=True)
     first, second = connect(), connect()

@@ -1,4 +1,4 @@
-"""The count of calls that one publish and one task pass, as docs/benchmarks.md tells it."""
+"""The count of calls that one publish and one task pass, as docs/benchmark-method.md tells it."""
 
 import re
 import subprocess

@@ -15,7 +15,7 @@ from celery_redis_plus.maintenance.time_slices import SLICE_S
 LIMITS = SweepLimits(visibility_timeout_s=300, delivery_limit=None, dead_letter_max=10, dead_letter_ttl_s=60)
 WAIT_S = 4.0
 #: Seconds between two extensions of a control queue's life.
-TOUCH_S = 5.0
+TOUCH_S = 20.0
 NOTHING = dict.fromkeys((field.name for field in fields(Swept)), 0) | {"wait_ms": WAIT_S * 1000, "failure": b"", "id": b""}
 
 

@@ -1,0 +1,162 @@
+"""The pages about the data on the server: keys with their writers, and the operations that change them."""
+
+from __future__ import annotations
+
+import re
+from importlib import resources
+
+from contract_operations import NO_STATE, OPERATIONS, Operation
+
+from celery_redis_plus.key_descriptions import DESCRIPTIONS, SECTIONS, WITH_QUEUE, KeyDescription
+from celery_redis_plus.record_fields import COUNTERS, FANOUT_COUNTERS
+from celery_redis_plus.script_headers import keys_in_header, script_names, writers, written_kinds
+
+DATA_INTRO = """# Data in Redis
+
+This page lists every key on the server. `Q` means a queue, `X` an exchange, `/0.` the `fanout_prefix` with the database's
+number. `global_keyprefix` is prepended to every key; on Redis Cluster it has a hash tag, so that all keys share a slot. In a
+queue's name a leading `}` or `%` is escaped (`%7D`, `%25`).
+
+A **tag** identifies a message: 11 hexadecimal digits of server time (ms), 8 of the queue's count of publishes, one character, and
+the queue's id in base 36. The character says whether the queue has limits and the message events: `.` neither, `~` limits, `-`
+events, `=` both.
+
+A message is in exactly one **place**: ready (`queue:{Q}`), delayed (`delayed:{Q}`), unacked (`messages_index:{Q}`),
+or dead (`dlx_outbox:{Q}`, `dead:{Q}`). [The states of a message](states.md) has the script of each change, [the
+contract](contract.md) the operations. `celery-redis-plus check` checks the keys [against the rules](check.md).
+
+Times are ms since the epoch. *With members*: as long as it has members. In a transient queue each key has the record's `ttl`. A
+star (*) marks keys of a declared lasting queue that never had a message, a binding or a consumer. The letter stands for the key
+in [the matrix of writers](#who-writes-what).
+
+`celery_redis_plus/keys.py` spells the keys, `celery_redis_plus/key_descriptions.py` and `celery_redis_plus/record_fields.py`
+describe them, and the headers of the scripts name the writers.
+"""
+#: What the page says once.
+TRANSIENT = "; in a transient queue it has the record's `ttl`"
+LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+#: Fields that other pages list.
+COUNTED = {
+    "meta:{Q}": (COUNTERS, "metrics.md#counters-of-a-queue"),
+    "fanout:{/0.X}": (FANOUT_COUNTERS, "metrics.md#counters-of-a-fanout-exchange"),
+}
+#: Keys that go together, as the contract names them.
+TOGETHER = {
+    "the event log": {"events", "events_meta", "events_readers", "event_index"},
+    "tracks": {"track", "track_events"},
+    "all places": {"queue", "delayed", "messages_index", "dead", "dlx_outbox", "expiry"},
+    "waiting places": {"queue", "delayed", "expiry"},
+    "wake-ups": {"wakeup", "schedule_wakeup"},
+}
+ELSEWHERE = {"events_meta:{Q}": "events.md#the-hash-events_metaq"}
+#: The cost of an operation of which the page says none.
+FIXED = "a fixed number of commands."
+CONTRACT_INTRO = """# The contract with the store
+
+Every change on the server is one of these operations. Rooms above `broker/` call the functions; each is one call of one of the
+scripts, or pages of such calls. A script happens wholly or not at all, and [a failure inside it](design/0012-scripts.md) loses
+nothing. Paths are relative to `celery_redis_plus/`. Keys are named by their first word ([data](data.md)); *waiting places* are
+queue, delayed and expiry, *all places* also messages_index, dead and dlx_outbox. Keys and cost come
+from the headers of the scripts, and tests check that each script has its operation, that each function exists, and that states
+change where they say so. Where no cost is named, it is a fixed number of commands; where no states are, none changes.
+
+A server that is [full](architecture.md#when-something-breaks) refuses only what adds messages. Every operation raises the errors
+of `redis.exceptions` as [errors](errors.md) of this package. A lost reply leaves the outcome open: a publish is then retried
+under its number, a settlement under its claim number, and an ack again.
+"""
+
+
+def data_page() -> str:
+    """Return the page of all keys on the server."""
+    parts = [DATA_INTRO]
+    letters = _letters()
+    for title, descriptions in SECTIONS.items():
+        parts.append(f"\n## {title}\n\n")
+        for one in descriptions:
+            star = "*" if one.of_empty_queue else ""
+            plain = f" Also written by {one.plain_writers}." if one.plain_writers else ""
+            letter = letters.get(_column(one), "-")
+            lives = "With members." if one.lives == WITH_QUEUE else one.lives.replace(TRANSIENT, "")
+            parts.append(f"* **{letter}** `{one.pattern}`{star} ({one.type}): {_short(one.content)} *{lives}*{plain}\n")
+    parts.append(_matrix(letters))
+    for one in DESCRIPTIONS:
+        if one.fields and one.pattern not in ELSEWHERE:
+            counted, page = COUNTED.get(one.pattern, ({}, ""))
+            parts.append(f"\n## Fields of `{one.pattern}`\n\n")
+            parts += [f"* `{name}`: {_short(meaning)}\n" for name, meaning in one.fields.items() if name not in counted]
+            if counted:
+                parts.append(f"\nand [its counters]({page}).\n")
+    parts.append("\n## Fields of other hashes\n\n")
+    parts += [f"* `{pattern}`: [listed with the events]({page})\n" for pattern, page in ELSEWHERE.items()]
+    return "".join(parts)
+
+
+def _short(meaning: str) -> str:
+    """Return a meaning without the unit that the page says once."""
+    return meaning.replace(", ms since the epoch", "").replace("; ms since the epoch", "")
+
+
+def _column(one: KeyDescription) -> tuple[str, ...]:
+    """Return what decides which keys have one column: their kind, and who writes them."""
+    return (one.kind, *writers(one))
+
+
+def _letters() -> dict[tuple[str, ...], str]:
+    """Return the letter of each column; keys of one kind that the same scripts write share it."""
+    columns = [column for column in dict.fromkeys(map(_column, DESCRIPTIONS)) if column[1:]]
+    return dict(zip(columns, LETTERS, strict=False))
+
+
+def _matrix(letters: dict[tuple[str, ...], str]) -> str:
+    rows = {name: "".join(letter if name in column[1:] else "." for column, letter in letters.items()) for name in script_names()}
+    width = max(map(len, rows))
+    lines = [f"{name.ljust(width)} {row}" for name, row in rows.items() if row.strip(".")]
+    reading = ", ".join(f"`{name}`" for name, row in rows.items() if not row.strip("."))
+    return (
+        "\n## Who writes what\n\nEach row is a script in `lua/`, each column a key by its letter: the script may write it.\n\n"
+        f"```text\n{chr(10).join(lines)}\n```\n\nThese only read: {reading}.\n"
+    )
+
+
+def contract_page() -> str:
+    """Return the page of the operations. Ends with a message where a script has no operation, or two."""
+    named = [name for part in OPERATIONS.values() for one in part for name in one.scripts]
+    if sorted(named) != script_names():
+        raise SystemExit(f"docs/contract_operations.py: {sorted(set(named) ^ set(script_names()))} or a script twice")
+    parts = [CONTRACT_INTRO]
+    for title, operations in OPERATIONS.items():
+        parts.append(f"\n## {title}\n")
+        parts += map(_operation, operations)
+    return "".join(parts)
+
+
+def _operation(one: Operation) -> str:
+    doors = ", ".join(f"`{door}`" for door in one.doors)
+    scripts = ", ".join(f"`lua/{name}.lua`" for name in one.scripts)
+    written = set().union(*(written_kinds(name) for name in one.scripts))
+    read = {kind for name in one.scripts for kind, _, _ in keys_in_header(f"{name}.lua")} - written
+    keys = f"writes {_kinds(written)}" if written else f"reads {_kinds(read)}"
+    bounds: dict[str, list[str]] = {_bound(name): [] for name in one.scripts}
+    for name in one.scripts:
+        bounds[_bound(name)].append(name)
+    cost = " ".join(
+        bound if len(bounds) == 1 else f"{', '.join(f'`{name}`' for name in names)}: {bound}" for bound, names in bounds.items()
+    )
+    facts = {"by": f"{doors}: {scripts}", "states": one.states, "refuses": one.refuses, "keys": keys, "cost": cost}
+    lines = (f"* {name}: {text}\n" for name, text in facts.items() if text not in (NO_STATE, "none", FIXED))
+    return f"\n### {one.name}\n\n{one.does}\n\n{''.join(lines)}"
+
+
+def _kinds(kinds: set[str]) -> str:
+    names, alone = [], set(kinds)
+    for name, together in TOGETHER.items():
+        if together <= alone:
+            names.append(name)
+            alone -= together
+    return ", ".join([*sorted(alone), *names])
+
+
+def _bound(script: str) -> str:
+    source = resources.files("celery_redis_plus.lua").joinpath(f"{script}.lua").read_text(encoding="utf-8")
+    match = re.search(r"^-- Bound: (.*?)(?=^-- @|^(?!--))", source, re.MULTILINE | re.DOTALL)
+    return " ".join(match[1].replace("\n--", " ").split()) if match else ""

@@ -1,0 +1,28 @@
+"""What mkdocs adds to the site: the changelog as a page, and the version in each footer."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from mkdocs.structure.files import File, Files
+
+from celery_redis_plus.version import __version__
+
+CHANGELOG = Path(__file__).parent.parent / "CHANGELOG.md"
+PAGE = "changelog.md"
+
+
+def on_config(config: Any) -> Any:
+    """Name the version and the licence below each page."""
+    config["copyright"] = f"Version {__version__} · MIT licence"
+    return config
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Add the changelog, with its links as a page of the site has them; what is no page of the site is no link there."""
+    text = CHANGELOG.read_text(encoding="utf-8").replace("](docs/", "](")
+    text = re.sub(r"\[([^\]]+)\]\((?!https?:|#)(?![\w/-]+\.md)[^)]+\)", r"\1", text)
+    files.append(File.generated(config, PAGE, content=text))
+    return files

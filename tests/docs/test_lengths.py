@@ -1,0 +1,37 @@
+"""A how-to page is read in ten minutes: what grows beyond that is two pages, or says something twice."""
+
+from __future__ import annotations
+
+import re
+
+import yaml
+
+from tests.docs.blocks import ROOT
+
+#: Words without code and without the bars of tables. Two pages are whole subjects of their own.
+MOST, SUBJECTS = 1_800, {"spark.md": 3_000, "topologies.md": 2_500}
+
+
+def how_to_pages(part):
+    """Yield the pages below a part of the navigation."""
+    if isinstance(part, str):
+        yield part
+    for below in part.values() if isinstance(part, dict) else part if isinstance(part, list) else ():
+        yield from how_to_pages(below)
+
+
+def words(text):
+    """Return how many words of prose a page has, the cells of its tables included."""
+    prose = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+    # The list of all commands belongs to the reference.
+    prose = re.sub(r"<!-- all commands: .*<!-- end of all commands -->", "", prose, flags=re.DOTALL)
+    return len(re.findall(r"[^\s|:-]\S*", prose))
+
+
+def test_no_how_to_page_is_a_book():
+    # mkdocs' own tags, of which the navigation has none, are none of YAML's.
+    navigation = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:\n")[2])
+    (part,) = (one["How-to guides"] for one in navigation if "How-to guides" in one)
+    lengths = {page: words((ROOT / "docs" / page).read_text(encoding="utf-8")) for page in how_to_pages(part)}
+    assert len(lengths) > 20
+    assert {page: length for page, length in lengths.items() if length > SUBJECTS.get(page, MOST)} == {}
