@@ -118,6 +118,11 @@ class MasterFinder:
         """Have somebody asked whether the master is the one that is known, if a second has passed since the last time."""
         self._looks.look(self.question, self._hosts)
 
+    @property
+    def next_look_at(self) -> float:
+        """When somebody is asked next, on the monotonic clock, in seconds: each look moves it on."""
+        return self._looks.next_at
+
     def learn(self, fetched: Any, host: str, place: tuple[str, int]) -> None:
         """Take what the server at `place`, on `host`, has answered to a look.
 

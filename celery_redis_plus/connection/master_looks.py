@@ -58,6 +58,11 @@ class MasterLooks:
         """Let a finder learn of the answers."""
         self._finders.add(finder)
 
+    @property
+    def next_at(self) -> float:
+        """When somebody is asked next, on the monotonic clock, in seconds."""
+        return self._look_at
+
     def note_answer(self) -> None:
         """Note that the only finder has just heard who the master is."""
         if len(self._finders) == 1:

@@ -98,6 +98,8 @@ class MaintenanceService:
         self.watched.on_change = self._waker.wake
         if connector.credentials is not None:
             connector.credentials.wake_on_renewal(self._waker)
+        if connector.finder is not None:
+            connector.finder.wake_on_move(self._waker)
         #: What this process has declared.
         self.knowledge = topology
         #: Gives back what is left when the interpreter exits.

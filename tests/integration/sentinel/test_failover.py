@@ -71,7 +71,7 @@ def test_no_confirmed_message_is_lost_and_consumers_are_back(deployment, start, 
 def test_shards_move_with_the_master(deployment, server, broker_url, start_worker):
     """All shards are on one master: a worker loses them together, or one after the other."""
     deployment.wait_until_whole()
-    options = {"shards": 3, "wait_replicas": 1, "wait_replicas_timeout": 0.5, "visibility_timeout": 60}
+    options = {"shards": 3, "global_keyprefix": "moving:", "wait_replicas": 1, "wait_replicas_timeout": 0.5}
     env = {BROKER_VARIABLE: deployment.url(), OPTIONS_VARIABLE: repr(options), JOURNAL_VARIABLE: server.url(1, "redis")}
     worker = start_worker("tests.integration.sentinel.app", pool="threads", env=env, queues=["celery", "other0", "other1"])
     app = make_app(deployment.url(), options)
