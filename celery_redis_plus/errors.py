@@ -91,6 +91,14 @@ class MasterNotFound(ServerUnreachable):
         self.unknown = unknown
 
 
+class ShardUnreachable(ServerUnreachable):
+    """One of several shards cannot be reached; the message names it. Its queues take no messages until it is back. Those of the
+    other shards go on. A worker connects to it again by itself. Retry the publish later, or check the node of this shard.
+    """
+
+    remedy = "check the node of this shard; the queues of the other shards work"
+
+
 class NotRedis(CeleryRedisPlusError, redis_errors.ConnectionError, redis_errors.InvalidResponse):
     """The server's reply is not in the Redis protocol. Check host and port, and whether a proxy or an HTTP server
     listens there.
@@ -394,7 +402,7 @@ class NotAllowed(BrokerError):
 
 
 class NotSupported(BrokerError):
-    """The broker does not have this function of AMQP, or not with several lanes. The message says what is allowed instead."""
+    """The broker does not have this function of AMQP, or not with several shards. The message says what is allowed instead."""
 
     reply_code = 540
 

@@ -224,7 +224,7 @@ OF_A_QUEUE = (
     KeyDescription(
         _Q.moved_in,
         "zset",
-        "With `cluster_lanes`: moves of dead messages from queues of other lanes -> when each was finished, ms since the epoch.",
+        "With `shards`: moves of dead messages from queues of other shards -> when each was finished, ms since the epoch.",
         "Ten minutes after the last one.",
     ),
     KeyDescription(
@@ -335,7 +335,7 @@ OF_THE_DATABASE = (
         _KEYS.database_id,
         "string",
         "The version of the data format, and behind a dot a random id of the database: a flushed one gets another. With "
-        "lanes, behind another dot their number.",
+        "shards, behind another dot their number.",
         FOREVER,
         of_empty_queue=True,
     ),

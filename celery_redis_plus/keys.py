@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 #: Version of the data layout, stored in every queue's record, and in `database_id`: each process checks it first.
 FORMAT_VERSION = 1
-#: The same of a broker with several lanes: a version that knows none would publish into keys that no process of lanes reads.
-LANES_FORMAT_VERSION = 2
+#: The same of a broker that is one of several shards: a version that knows none would publish into keys that no process reads.
+SHARDS_FORMAT_VERSION = 2
 
 RESERVED_FIRST_CHARACTERS = {"}": "%7D", "%": "%25"}
 
@@ -130,7 +130,7 @@ class QueueKeys:
         self.migrated = key("migrated")
         #: Messages on their way to kombu's own transport on another server.
         self.leaving = key("leaving")
-        #: Ids of moves of dead messages from queues of other lanes -> when each was finished (ms), infinity before.
+        #: Ids of moves of dead messages from queues of other shards -> when each was finished (ms), infinity before.
         self.moved_in = key("moved_in")
 
         #: What `declare` takes.

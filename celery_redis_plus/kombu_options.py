@@ -47,6 +47,10 @@ KOMBU_OPTIONS = frozenset(
 )
 
 
+#: Options of development versions, and what took their place.
+RENAMED_OPTIONS = {"cluster_lanes": "shards"}
+
+
 def ignored(mapping: Mapping[str, Any]) -> list[str]:
     """Return the names in `mapping` that other transports of kombu know and that mean nothing here.
 
@@ -57,6 +61,8 @@ def ignored(mapping: Mapping[str, Any]) -> list[str]:
 
 def unknown(name: str, known: Collection[str]) -> OptionError:
     """Return the error for an option that is neither one of the `known` ones nor an ignored one."""
+    if name in RENAMED_OPTIONS:
+        return OptionError(f"transport option {name!r} is not known any more; allowed is {RENAMED_OPTIONS[name]!r}")
     # For an error only.
     import difflib
 

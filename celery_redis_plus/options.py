@@ -167,10 +167,9 @@ class Options:
     )
     """How to reach the Sentinels: `username`, `password`, `credential_provider`, `ssl`, `ssl_*`, `socket_timeout` (1 s). The
     credentials in the URL are the master's."""
-    cluster_lanes: int = option(whole_number(1, 64), 1, unit="lanes")
-    """The number of hash slots that the broker's queues are spread over, so that several nodes of a Redis Cluster share the work:
-    see [lanes](topologies.md#lanes). The same for all processes of a broker. Each lane has connections and a maintenance thread
-    in every process."""
+    shards: int = option(whole_number(1, 64), 1, unit="shards")
+    """The number of shards that the queues are spread over. Each is a whole broker in one hash slot, so that several nodes of a
+    Redis Cluster share the work: see [shards](topologies.md#shards). The same for all processes."""
     min_other_sentinels: int = option(whole_number(0), 0, unit="Sentinels")
     """The number of other Sentinels that a Sentinel must know, so that its answer counts."""
     credential_provider: Any = option(  # noqa: RUF009 - immutable as all others; Any hides it
@@ -234,17 +233,6 @@ class Options:
                 f"transport option min_fetch_interval={self.min_fetch_interval:g} is not allowed; allowed: at most "
                 f"{self.polling_interval:g} (s), the longest time between two claims (polling_interval)"
             )
-
-        self._check_lanes()
-
-    def _check_lanes(self) -> None:
-        """Raise OptionError for options that several lanes do not go together with."""
-        for name in ("event_log", "take_from_kombu") if self.cluster_lanes > 1 else ():
-            if getattr(self, name):
-                raise OptionError(
-                    f"transport option {name}={getattr(self, name)!r} is not allowed together with cluster_lanes="
-                    f"{self.cluster_lanes}; allowed: {name}=False, or cluster_lanes=1"
-                )
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any]) -> Options:

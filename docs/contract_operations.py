@@ -234,10 +234,10 @@ OPERATIONS = {
             "-1 where it is gone, -2 where no target has a record",
         ),
         Operation(
-            "move to another lane",
+            "move to another shard",
             "The same to a queue in another hash slot, in three steps.",
-            ("broker/lanes/dead_letter_moves.py:LaneMoves.move",),
-            ("store_from_lane", "leave_lane", "finish_lane_move"),
+            ("shards/dead_letters.py:ShardMoves.move",),
+            ("store_once", "remove_stored", "finish_move"),
             "dead → ready of another queue",
             f"{NO_QUEUE}, `LATE`; a full server refuses the first step",
         ),

@@ -25,7 +25,6 @@ from celery_redis_plus.broker.exchanges.bindings import Bindings
 from celery_redis_plus.broker.exchanges.declared_topology import DeclaredTopology
 from celery_redis_plus.broker.fanout.subscriber_registry import Subscriber, SubscriberRegistry
 from celery_redis_plus.broker.integrity import CHECKED_A_CALL, Checker
-from celery_redis_plus.broker.lanes.lanes import Lane
 from celery_redis_plus.broker.queue_failures import KeyFailures
 from celery_redis_plus.broker.queues.counters import Counters, read_counters
 from celery_redis_plus.broker.queues.listing import ListedMessage, State, list_messages, read_small, read_stored, waiting_tags
@@ -33,11 +32,10 @@ from celery_redis_plus.broker.queues.message_search import MessageSearch
 from celery_redis_plus.broker.queues.messages import Messages
 from celery_redis_plus.broker.queues.overview import QueueOverview, list_queues, read_overview, read_overviews
 from celery_redis_plus.broker.queues.queues import Queues
-from celery_redis_plus.connection.broker_at import broker_at, prefix_at
+from celery_redis_plus.connection.broker_at import ShardPlace, broker_at, prefix_at
 from celery_redis_plus.connection.command_connection import CommandConnection
 from celery_redis_plus.connection.connector import Connector
-from celery_redis_plus.connection.lanes import only_one_lane
-from celery_redis_plus.errors import InvalidArgument, OptionError, QueueNotFound
+from celery_redis_plus.errors import InvalidArgument, QueueNotFound
 from celery_redis_plus.keys import Keys
 
 if TYPE_CHECKING:
@@ -67,7 +65,8 @@ class BrokerAdmin:
         options: the app's `broker_transport_options`; `global_keyprefix` above all must be the same.
 
     Raises:
-        InvalidAddress, OptionError: the URL or an option cannot be used.
+        InvalidAddress, OptionError: the URL or an option cannot be used; or the broker has several shards, which
+            `celery_redis_plus.admin.shard_admin.admin_of_url` administers.
 
     Example:
         with BrokerAdmin("redis://localhost:6379/0") as admin:
@@ -77,20 +76,18 @@ class BrokerAdmin:
 
     def __init__(self, url: str, options: Mapping[str, Any] | None = None) -> None:
         address, parsed = broker_at(url, options)
-        if parsed.cluster_lanes > 1:
-            raise OptionError(f"{only_one_lane('BrokerAdmin', parsed.cluster_lanes)}, or admin_of_url of cli.lane_admin")
         commands = CommandConnection(Connector(address, parsed), "operator", timeout=parsed.socket_timeout)
         self._use(commands, commands.connector.options, commands.close)
         self.check_mark()
 
     def check_mark(self) -> None:
-        """See that this version knows the broker's data, and that its options say the right number of lanes.
+        """See that this version knows the broker's data, and that its options say the right number of shards.
 
         Raises as `declared_topology.check_mark` does: only a part of the queues would be seen.
         """
         try:
             mark = self._commands.command("GET", self._keys.database_id)
-            DeclaredTopology(self._options.cluster_lanes).check_mark(mark)
+            DeclaredTopology(self._options.shards).check_mark(mark)
         except NoPermissionError as error:
             logger.debug("GET is refused: %s", error)
         except BaseException:
@@ -113,7 +110,7 @@ class BrokerAdmin:
 
     @classmethod
     def over(cls, commands: CommandConnection, options: Options, close: Callable[[], None]) -> Self:
-        """Use a connection to one lane, which `close` closes."""
+        """Use a connection to one broker, which `close` closes."""
         admin = cls.__new__(cls)
         admin._use(commands, options, close)  # noqa: SLF001 - of this class
         return admin
@@ -124,7 +121,7 @@ class BrokerAdmin:
         self._commands = commands
         #: Close the connection.
         self.close = close
-        known = DeclaredTopology(options.cluster_lanes)
+        known = DeclaredTopology(options.shards)
         self._queues = Queues(commands, self._keys, transient_ttl_s=options.transient_queue_ttl, knowledge=known)
         #: Lists, replays and deletes dead letters.
         self.dead_letters = DeadLetters(commands, self._keys)
@@ -133,12 +130,28 @@ class BrokerAdmin:
         #: Finds messages by their id or task id, and cancels, moves and reschedules them.
         self.messages = MessageSearch(self.queue_messages, self.queues)
         self._bindings = Bindings(commands, self._keys, known)
-        #: As other lanes see it.
-        self.lane = Lane(commands, self._keys, self._queues, self._bindings)
         self._pausing = Pausing(commands, self._keys)
         self._consumers = Consumers(commands, self._keys)
         self._failures = KeyFailures(logger, UNREADABLE)
         self._exchange_failures = KeyFailures(logger, UNREADABLE, kind="exchange")
+
+    #: Which of several shards it is; None: there is one broker.
+    place: ShardPlace | None = None
+
+    @property
+    def commands(self) -> CommandConnection:
+        """The connection."""
+        return self._commands
+
+    @property
+    def options(self) -> Options:
+        """The transport options."""
+        return self._options
+
+    @property
+    def keys(self) -> Keys:
+        """Spells the broker's keys."""
+        return self._keys
 
     def __enter__(self) -> Self:
         return self
@@ -374,12 +387,19 @@ class BrokerAdmin:
         """
         from celery_redis_plus.migration.migration import Migration, source_connection
 
-        options = self._options
+        options, place = self._options, self.place
         elsewhere = None if source is None else source_connection(source, options.socket_timeout)
-        return Migration(
+        there = source_prefix if source is None else prefix_at(source, source_prefix)
+        if there is None and place is not None:
+            # kombu's keys have the app's own prefix.
+            there = place.app_prefix
+        migration = Migration(
             self._commands, self._keys, self._queues, options, kombu_options=kombu_options, priorities=priorities,
-            source=elsewhere, source_prefix=source_prefix if source is None else prefix_at(source, source_prefix),
+            source=elsewhere, source_prefix=there,
         )  # fmt: skip
+        if place is not None:
+            migration.owns = place.owns
+        return migration
 
     def checker(self, *, repair: bool = False, batch: int = CHECKED_A_CALL) -> Checker:
         """Return what holds the broker against its invariants, and with `repair` mends it; see `Checker`."""

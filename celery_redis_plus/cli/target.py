@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -30,15 +30,17 @@ class Target:
     app: Any
     url: str
     prefix: str
+    #: The number of the one shard that is meant; None: all.
+    shard: int | None = None
 
     def admin(self) -> BrokerAdmin:
         """Return a connection to it, a context manager. Raises as `BrokerAdmin` and `BrokerAdmin.of_app` do."""
         # Not at the top: every command declares its options by this file, `--help` included.
-        from celery_redis_plus.admin.lane_admin import admin_of_app, admin_of_url
+        from celery_redis_plus.admin.shard_admin import admin_of_app, admin_of_url
 
         if self.app is None:
-            return admin_of_url(self.url, prefix=self.prefix)
-        return admin_of_app(self.app)
+            return admin_of_url(self.url, prefix=self.prefix, shard=self.shard)
+        return admin_of_app(self.app, shard=self.shard)
 
     def display(self) -> str:
         """Return what the broker is called, without its password. Raises as `BrokerAdmin` does."""
@@ -65,15 +67,18 @@ class Target:
         from celery_redis_plus.event_log.stream import EventLog
 
         if self.app is None:
-            return EventLog(self.url, self.prefix)
+            from celery_redis_plus.connection.broker_at import brokers_at
+
+            address, found = brokers_at(self.url, prefix=self.prefix, shard=self.shard)
+            return EventLog(self.url, self.prefix) if len(found) > 1 else EventLog.at(address, found[0].options)
         from celery_redis_plus.integration.app_broker import connected
 
-        with connected(self.app) as session:
+        with connected(self.app, self.shard) as session:
             return EventLog.at(session.address, session.options)
 
 
 def with_target(command: Callable[..., int | None]) -> Callable[..., int | None]:
-    """Add `--app`, `--broker` (or `--url`) and `--prefix` to a command, which gets them as its first argument, a `Target`."""
+    """Add `--app`, `--broker` (or `--url`), `--prefix` and `--shard` to a command; its first argument is a `Target` of them."""
 
     @click.option("-A", "--app", metavar="MODULE", help="The Celery app, as `celery -A` takes it. Its connection is used.")
     @click.option(
@@ -84,10 +89,13 @@ def with_target(command: Callable[..., int | None]) -> Callable[..., int | None]
         help=f"The broker, without an app. Default: ${URL_VARIABLE}, else {DEFAULT_URL}.",
     )
     @click.option("--prefix", metavar="TEXT", help="The app's option global_keyprefix.")
+    @click.option("--shard", metavar="N", type=click.IntRange(min=0), help="One shard of a broker with several, by its number.")
     @click.pass_context
     @functools.wraps(command)
-    def run(ctx: click.Context, /, *, app: str | None, broker: str | None, prefix: str | None, **options: Any) -> int | None:
-        return command(_target(ctx, app, broker, prefix), **options)
+    def run(
+        ctx: click.Context, /, *, app: str | None, broker: str | None, prefix: str | None, shard: int | None, **options: Any
+    ) -> int | None:  # fmt: skip
+        return command(replace(_target(ctx, app, broker, prefix), shard=shard), **options)
 
     return run
 

@@ -44,11 +44,20 @@ class ClusterQuestion:
         """Return where to ask a node: as the user whose the broker is."""
         return replace(of, host=host, port=port, cluster=None)
 
-    def ask(self, connection: AbstractConnection, host: str) -> Master:
-        """Return the owner that the node behind `connection` names. Raises as `Question.ask`."""
+    def fetch(self, connection: AbstractConnection, _: str) -> tuple[list[Any], list[str]]:
+        """Return the owners of all slots, and the lines about all nodes; none where these may not be asked for."""
         ranges = _call(connection, "SLOTS")
         if not isinstance(ranges, list):
             raise NoAnswer(f"its answer cannot be read: {ranges!r}")
+        try:
+            return ranges, text_of(_call(connection, "NODES")).splitlines()
+        except NoAnswer as refusal:
+            logger.debug("a node does not tell the configuration epoch: %s", refusal)
+            return ranges, []
+
+    def read(self, fetched: tuple[list[Any], list[str]], host: str) -> Master:
+        """Return the owner of the slot that a node on `host` names. Raises as `Question.read`."""
+        ranges, lines = fetched
         slot = self._cluster.slot
         servers = next((one[2:] for one in ranges if int(one[0]) <= slot <= int(one[1])), None)
         if not servers:
@@ -57,20 +66,15 @@ class ClusterQuestion:
         if owner is None:
             raise NoAnswer("it does not know the host name of the owner: see cluster-announce-hostname")
         nodes = dict.fromkeys(filter(None, (_server(one, host) for slots in ranges for one in slots[2:])))
-        epoch = self._epoch(connection, text_of(servers[0][2])) if len(servers[0]) > 2 else None
+        epoch = self._epoch(lines, text_of(servers[0][2])) if len(servers[0]) > 2 else None
         return Master(*owner, epoch, tuple(nodes))
 
-    def _epoch(self, connection: AbstractConnection, node_id: str) -> int | None:
+    def _epoch(self, lines: list[str], node_id: str) -> int | None:
         """Return the configuration epoch of the owner, by which answers are told to be newer; None where it may not be asked.
 
         Raises:
             NoAnswer: the owner does not answer this node.
         """
-        try:
-            lines = text_of(_call(connection, "NODES")).splitlines()
-        except NoAnswer as refusal:
-            logger.debug("a node does not tell the configuration epoch: %s", refusal)
-            return None
         fields: list[str] = next((line.split(" ") for line in lines if line.startswith(node_id)), [])
         if len(fields) < 7:
             return None

@@ -34,6 +34,8 @@ from celery_redis_plus.errors import (
 from celery_redis_plus.version import __version__
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from celery_redis_plus.connection.address import Address
     from celery_redis_plus.connection.master_finder import MasterFinder
     from celery_redis_plus.connection.master_question import Question
@@ -68,6 +70,8 @@ class Connector:
         self.missing_replicas = check.missing_replicas
         self._pid = os.getpid()
         self._lock = lock_of(self)
+        #: Called with the purpose of each connection before it is opened; raises where that would be in vain.
+        self.before_open: Callable[[str], None] = lambda _: None
         #: Providers may refuse CLIENT; names only help readers of CLIENT LIST.
         self._names_connections = True
         provider = self.address.credential_provider
@@ -105,6 +109,7 @@ class Connector:
             InvalidAddress: a TLS file is missing, or the database number too high.
             MasterNotFound: for `socket_connect_timeout`, no Sentinel or node named a master that took the connection.
         """
+        self.before_open(purpose)
         if self._masters is None:
             connection = self._connect(self.address, purpose, self._patience_s)
         else:

@@ -8,28 +8,21 @@ An owner of a slot says by itself that it is none any more, unless its machine i
 from __future__ import annotations
 
 import logging
-import threading
-import time
 import weakref
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from redis.exceptions import RedisError
 
-from celery_redis_plus.connection.forks import lock_of
 from celery_redis_plus.connection.host_lists import server_text, servers_text
 from celery_redis_plus.connection.master_question import Master, NoAnswer
 from celery_redis_plus.errors import CeleryRedisPlusError, InvalidAddress
 
 if TYPE_CHECKING:
-    from celery_redis_plus.connection.master_inquiry import MasterInquiry
+    from celery_redis_plus.connection.master_looks import MasterLooks
+    from celery_redis_plus.connection.master_question import Question
 
 logger = logging.getLogger(__name__)
-
-#: Seconds between two looks whether the master has changed.
-LOOK_S = 1.0
-#: Seconds that a caller waits for the answer to a look, which takes 1 ms.
-LOOK_WAIT_S = 0.05
 
 
 class Wakes(Protocol):
@@ -42,24 +35,20 @@ class Wakes(Protocol):
 class MasterFinder:
     """Asks for the master of one address, for all connections of this process. Thread-safe."""
 
-    def __init__(self, inquiry: MasterInquiry) -> None:
-        """Ask by `inquiry`."""
-        self.inquiry = inquiry
-        self.question = question = inquiry.question
+    def __init__(self, question: Question, looks: MasterLooks) -> None:
+        """Ask `question`, and share the looks with others who ask the same servers."""
+        self.question = question
+        self._looks = looks
+        #: Keeps connections from one look to the next.
+        self.inquiry = looks.inquiry
         #: Who is asked: those of the address, and behind them those that answers have named.
         self._hosts = question.hosts
         #: The master of the newest configuration that this process knows of.
         self.master: Master | None = None
         #: The place of the one that is asked first: the last one that had a good answer.
         self._first = 0
-        #: The place of the one that is asked by the next look: each look asks another one.
-        self._next = 0
-        #: The places of those whose last answer to a look came late, or not at all.
-        self._slow: set[int] = set()
-        self._look_at = 0.0
-        self._looker: threading.Thread | None = None
-        self._lock = lock_of(self)
         self._wakers: weakref.WeakSet[Wakes] = weakref.WeakSet()
+        looks.join(self)
 
     def answers(self) -> Iterator[tuple[str, Master | Exception]]:
         """Ask one after another; yield where it is, and its answer. A caller that is content stops.
@@ -73,7 +62,7 @@ class MasterFinder:
             host, port = hosts[place % len(hosts)]
             answer: Master | Exception
             try:
-                found = self.inquiry.ask(host, port)
+                found = self.inquiry.ask(self.question, host, port)
             except InvalidAddress:
                 raise
             except (NoAnswer, CeleryRedisPlusError, RedisError, OSError) as error:
@@ -104,7 +93,7 @@ class MasterFinder:
         elif known is not None and known.is_newer_than(master):
             master = known
         self._note(master)
-        self._look_at = time.monotonic() + LOOK_S
+        self._looks.note_answer()
 
     def _note(self, master: Master) -> None:
         """Keep an answer, and whom else it names that can be asked: the address may name servers that are gone by now."""
@@ -126,52 +115,28 @@ class MasterFinder:
         return self.master is not None and not self.master.is_at(host, port)
 
     def look(self) -> None:
-        """Have somebody asked whether the master is the one that is known, if a second has passed since the last time.
+        """Have somebody asked whether the master is the one that is known, if a second has passed since the last time."""
+        self._looks.look(self.question, self._hosts)
 
-        A thread of its own asks. The caller waits for the answer only as long as one takes that comes at once, and not at all
-        where the last one was slow: the master works perhaps, and it is the others that hang.
-        """
-        if time.monotonic() < self._look_at or not self._lock.acquire(blocking=False):
-            return
-        try:
-            if self._looker is not None and self._looker.is_alive():
-                return
-            self._look_at = time.monotonic() + LOOK_S
-            hosts = self._hosts
-            place, self._next = self._next % len(hosts), self._next + 1
-            name = f"celery-redis-plus-{self.question.purpose}"
-            looker = self._looker = threading.Thread(target=self._look, args=(place, *hosts[place]), name=name, daemon=True)
-            try:
-                looker.start()
-            except RuntimeError as error:  # the interpreter ends, or there are too many threads
-                self._looker = None
-                logger.debug("no Sentinel or node is asked for the %s: %s", self.question.wanted, error)
-                return
-        finally:
-            self._lock.release()
-        if place not in self._slow:
-            looker.join(LOOK_WAIT_S)
+    @property
+    def next_look_at(self) -> float:
+        """When somebody is asked next, on the monotonic clock, in seconds: each look moves it on."""
+        return self._looks.next_at
 
-    def _look(self, place: int, host: str, port: int) -> None:
-        """Ask the one at `place`.
+    def learn(self, fetched: Any, host: str, place: tuple[str, int]) -> None:
+        """Take what the server at `place`, on `host`, has answered to a look.
 
         Only an answer of a newer configuration counts: one that is cut off from the others names the old master.
         """
-        began = time.monotonic()
         try:
-            found = self.inquiry.ask_again(host, port)
-        except (NoAnswer, CeleryRedisPlusError, RedisError, OSError) as error:
-            logger.debug("%s does not name the %s: %s", server_text(host, port), self.question.wanted, error)
+            found = self.question.read(fetched, host)
+        except NoAnswer as error:
+            logger.debug("%s does not name the %s: %s", server_text(*place), self.question.wanted, error)
             return
-        finally:
-            if time.monotonic() - began > LOOK_WAIT_S:
-                self._slow.add(place)
-            else:
-                self._slow.discard(place)
         known = self.master
         if known is None or found.is_newer_than(known):
             self._note(found)
-            self._first = place
+            self._first = self._hosts.index(place) if place in self._hosts else 0
             if known is not None and not found.is_at(known.host, known.port):
                 for waker in list(self._wakers):
                     waker.wake()
@@ -181,10 +146,10 @@ class MasterFinder:
 _finders: weakref.WeakValueDictionary[tuple[object, ...], MasterFinder] = weakref.WeakValueDictionary()
 
 
-def finder_for(key: tuple[object, ...], inquiry: MasterInquiry) -> MasterFinder:
+def finder_for(key: tuple[object, ...], question: Question, looks: MasterLooks) -> MasterFinder:
     """Return the finder that all connectors of this process with the same `key` share."""
     finder = _finders.get(key)
     if finder is None:
         # Two threads may make one each, which does no harm.
-        finder = _finders[key] = MasterFinder(inquiry)
+        finder = _finders[key] = MasterFinder(question, looks)
     return finder

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import weakref
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import RedisError
 
 from celery_redis_plus.connection import forks
-from celery_redis_plus.connection.master_question import Master, NoAnswer
+from celery_redis_plus.connection.master_question import NoAnswer
 from celery_redis_plus.error_translation import translate
 
 if TYPE_CHECKING:
@@ -22,46 +22,41 @@ if TYPE_CHECKING:
     from redis.connection import Connection
 
     from celery_redis_plus.connection.address import Address
-    from celery_redis_plus.connection.master_question import Question
+    from celery_redis_plus.connection.master_question import Master, Question
 
 
 class MasterInquiry:
-    """Asks for the master of one address. Thread-safe; a forked child keeps connections of its own.
+    """Asks the servers of one address for masters. Thread-safe; a forked child keeps connections of its own."""
 
-    Attributes:
-        question: what is asked.
-    """
-
-    def __init__(self, question: Question, of: Address, connect: Callable[[Address], Connection]) -> None:
-        """Ask `question` for the master of the address `of`, over connections that `connect` opens."""
-        self.question = question
+    def __init__(self, of: Address, connect: Callable[[Address, Question], Connection]) -> None:
+        """Ask as the user of the address `of`, over connections that `connect` opens."""
         self._of = of
         self._connect = connect
         self._kept: dict[tuple[str, int], Connection] = {}
         self._users: weakref.WeakSet[object] = weakref.WeakSet()
         forks.on_fork_in_child(self)
 
-    def ask(self, host: str, port: int) -> Master:
+    def ask(self, question: Question, host: str, port: int) -> Master:
         """Return what the server at `host` and `port` answers over a connection of its own.
 
         Raises:
             NoAnswer: it names none that could be used.
             redis.exceptions.RedisError, OSError: the connection failed; as this package has it.
         """
-        connection = self._connect(self.question.address(self._of, host, port))
+        connection = self._open(question, host, port)
         try:
-            return self._answer(connection, host, port)
+            return question.read(self._fetch(connection, question, host, port), host)
         finally:
             _close(connection)
 
-    def ask_again(self, host: str, port: int) -> Master:
-        """Return the same over a connection that stays open for the next time. Raises as `ask` does."""
+    def fetch_again(self, question: Question, host: str, port: int) -> Any:
+        """Return what it says over a connection that stays open for the next time, for `Question.read`. Raises as `ask` does."""
         connection = self._kept.pop((host, port), None)
         if connection is not None:
             # The server may have closed it since; then a new connection decides.
             with suppress(RedisError, OSError):
-                return self._answer_and_keep(connection, host, port)
-        return self._answer_and_keep(self._connect(self.question.address(self._of, host, port)), host, port)
+                return self._fetch_and_keep(connection, question, host, port)
+        return self._fetch_and_keep(self._open(question, host, port), question, host, port)
 
     def join(self, user: object) -> None:
         """Keep connections from now on: `user` has one to the master."""
@@ -77,9 +72,12 @@ class MasterInquiry:
         self._users = weakref.WeakSet()
         self._close_unused()
 
-    def _answer_and_keep(self, connection: Connection, host: str, port: int) -> Master:
+    def _open(self, question: Question, host: str, port: int) -> Connection:
+        return self._connect(question.address(self._of, host, port), question)
+
+    def _fetch_and_keep(self, connection: Connection, question: Question, host: str, port: int) -> Any:
         try:
-            answer = self._answer(connection, host, port)
+            fetched = self._fetch(connection, question, host, port)
         except NoAnswer:
             self._keep(connection, host, port)
             raise
@@ -87,19 +85,19 @@ class MasterInquiry:
             _close(connection)
             raise
         self._keep(connection, host, port)
-        return answer
+        return fetched
 
     def _keep(self, connection: Connection, host: str, port: int) -> None:
         self._kept[host, port] = connection
         self._close_unused()
 
-    def _answer(self, connection: Connection, host: str, port: int) -> Master:
+    def _fetch(self, connection: Connection, question: Question, host: str, port: int) -> Any:
         try:
-            return self.question.ask(connection, host)
+            return question.fetch(connection, host)
         except NoAnswer:
             raise
         except Exception as exc:
-            raise translate(exc, self.question.address(self._of, host, port)) from exc
+            raise translate(exc, question.address(self._of, host, port)) from exc
 
     def _close_unused(self) -> None:
         while self._kept and not self._users:

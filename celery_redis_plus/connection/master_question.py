@@ -70,13 +70,16 @@ class Question(Protocol):
     def address(self, of: Address, host: str, port: int) -> Address:
         """Return where to ask one of them, and as which user, for the master of the address `of`."""
 
-    def ask(self, connection: AbstractConnection, host: str) -> Master:
-        """Return the master that the server behind `connection`, on `host`, names.
+    def fetch(self, connection: AbstractConnection, host: str) -> Any:
+        """Return what the server behind `connection`, on `host`, says of all masters that it knows of.
 
         Raises:
-            NoAnswer: it names none that could be used.
+            NoAnswer: it says nothing that could be used.
             redis.exceptions.RedisError, OSError: the connection failed.
         """
+
+    def read(self, fetched: Any, host: str) -> Master:
+        """Return the master that is wanted. Raises NoAnswer where none is named that could be used."""
 
     def check(self, connection: AbstractConnection, address: Address) -> None:
         """See that the server behind a new connection is the master: an answer may be out of date.

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from celery_redis_plus.connection.cluster_question import ClusterQuestion
 from celery_redis_plus.connection.master_finder import finder_for
 from celery_redis_plus.connection.master_inquiry import MasterInquiry
+from celery_redis_plus.connection.master_looks import looks_for
 from celery_redis_plus.connection.master_question import Master, NoAnswer
 from celery_redis_plus.connection.sentinel_question import SentinelQuestion
 from celery_redis_plus.errors import (
@@ -75,8 +76,13 @@ class MasterConnections:
             raise ValueError(f"{address.display()} names neither Sentinels nor a cluster")
         self._address = address
         self._connect = connect
-        asking = functools.partial(connect_to_ask, question=question)
-        self.finder = finder_for((address, options), MasterInquiry(question, address, asking))
+        # Shards differ by their prefixes alone.
+        cluster = None if address.cluster is None else address.cluster._replace(prefix="")
+        looks = looks_for(
+            (replace(address, cluster=cluster), replace(options, global_keyprefix="")),
+            MasterInquiry(address, connect_to_ask),
+        )
+        self.finder = finder_for((address, options), question, looks)
 
     def open(self, purpose: str, patience_s: float | None) -> Connection:
         """Ask until somebody names a master that takes the connection, as long as a connection may take."""

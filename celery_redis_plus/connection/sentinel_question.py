@@ -56,7 +56,7 @@ class SentinelQuestion:
             sentinels=None,
         )
 
-    def ask(self, connection: AbstractConnection, host: str) -> Master:  # noqa: ARG002 - a Sentinel names hosts itself
+    def fetch(self, connection: AbstractConnection, _: str) -> Master:
         """Return the master that the Sentinel behind `connection` names.
 
         GET-MASTER-ADDR-BY-NAME tells of a promotion before MASTER does, which tells the state: a master that does not answer the
@@ -92,6 +92,10 @@ class SentinelQuestion:
         if "s_down" in flags or "o_down" in flags:
             raise NoAnswer(f"master {name!r} ({master.host}:{master.port}) does not answer it, and has no successor yet")
         return replace(master, epoch=epoch)
+
+    def read(self, fetched: Master, _: str) -> Master:
+        """Return what `fetch` has."""
+        return fetched
 
     def check(self, connection: AbstractConnection, address: Address) -> None:
         """Ask the server for its role.

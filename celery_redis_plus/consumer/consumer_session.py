@@ -179,8 +179,7 @@ class ConsumerSession:
         service.own_process.add(self.commands)
         user = self.id if consumer is None else consumer.id
         service.watched.add(queue, user, ttl_ms, consumer, declared=declared is not None)
-        for one in (service, *service.others):
-            one.start()
+        service.start()
         self.unreported = True
 
     def reject_broadcast(self, unacked: UnackedBroadcast) -> bool:

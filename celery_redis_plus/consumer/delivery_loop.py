@@ -1,15 +1,16 @@
 """Turns wakeups, claims and broadcasts into deliveries, under Celery's event loop and under `drain_events`.
 
 One loop serves all channels of a connection. A turn delivers what is buffered, claims where there is credit and reason to,
-and blocks on the wakeups when there is none. What it does on a server is the work of a `ServerConsumer`, one for each server. Its
-`HubRegistration` is the only owner of the connection's file descriptors in the event loop.
+and blocks on the wakeups when there is none. What it does on the server is the work of a `ServerConsumer`. Its `HubRegistration`
+is the only owner of the connection's file descriptors in the event loop. Whoever composes several loops, each on a server of its
+own, calls the parts of `drain`.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -23,8 +24,6 @@ from celery_redis_plus.consumer.server_consumer import ServerConsumer
 if TYPE_CHECKING:
     from celery_redis_plus.broker.consumers.active_tasks import ActiveTasks
     from celery_redis_plus.consumer.consumer_session import ConsumerSession
-    from celery_redis_plus.consumer.publisher_session import PublisherSession
-    from celery_redis_plus.maintenance.delivering import Delivering
     from celery_redis_plus.maintenance.service import MaintenanceService
 
 #: Seconds for which one turn of the event loop delivers: a solo worker runs the task inside the delivery, and remote control
@@ -32,95 +31,37 @@ if TYPE_CHECKING:
 TICK_BUDGET_S = 0.010
 #: Seconds for which `drain` goes on, its time over, where a claim brought nothing and says that there is more.
 CLAIMS_BEYOND_S = 0.05
-#: Seconds between two looks at the other servers while one has plenty to deliver.
-LOOK_S = 0.05
 #: Seconds between two checks of connections whose reply is overdue.
 HEALTH_S = 5.0
 
 
 class DeliveryLoop:
-    """Serves the consumers of one kombu connection, on one server or several."""
+    """Serves the consumers of one kombu connection."""
 
-    def __init__(self, connections: Sequence[ConsumerSession], has_callbacks: Callable[[Any], bool]) -> None:
+    def __init__(self, connection: ConsumerSession, has_callbacks: Callable[[Any], bool]) -> None:
         """Serve the consumers that are added.
 
         Args:
-            connections: those to the servers, one each.
+            connection: the connections to the server.
             has_callbacks: tells whether an event loop has callbacks to call in its next turn.
         """
-        self._hub = HubRegistration([connection.waker for connection in connections], has_callbacks)
-        self.servers = [ServerConsumer(connection, self._hub) for connection in connections]
-        #: The places of the servers that deliver, and claim, next.
-        self._next_server = self._next_claim = 0
-        #: When to look next for work of the servers that deliver nothing, on the monotonic clock, in seconds.
-        self._look_at = 0.0
+        self._hub = HubRegistration(connection.waker, has_callbacks)
+        self.server = ServerConsumer(connection, self._hub)
+        self._connection = connection
         self._in_tick = False
         #: Called between two deliveries of a turn: raises what ends the worker, as its event loop does between two turns.
         self.check_shutdown: Callable[[], None] = lambda: None
         forks.on_fork_in_child(self)
 
-    def server_of(self, session: PublisherSession) -> ServerConsumer:
-        """Return the consuming side of the server of `session`."""
-        return next(server for server in self.servers if server.connection.session is session)
-
     def forked(self) -> None:
         """Leave the loop, and all that was claimed, to the parent, in a child."""
         self._hub.forked()
-        for server in self.servers:
-            for consumers in server.consumers:
-                consumers.forked()
+        for consumers in self.server.consumers:
+            consumers.forked()
 
-    # -- one tick ---------------------------------------------------------------------------------------------------------
-
-    def _deliver_one(self) -> ServerConsumer | None:
-        """Deliver one broadcast or message of the servers in turn; return whose, None where there was none that could be."""
-        servers = self.servers
-        for number in range(self._next_server, self._next_server + len(servers)):
-            server = servers[number % len(servers)]
-            if server.deliver_one():
-                self._next_server = (number + 1) % len(servers)
-                if len(servers) > 1 and time.monotonic() > self._look_at:
-                    self._look_at = time.monotonic() + LOOK_S
-                    for other in servers:
-                        if other is not server:
-                            other.look_around()
-                return server
-        return None
-
-    def _claim(self) -> bool:
-        """Claim from each server where there is credit and reason to; return whether anything may have come by it.
-
-        Servers share the credit of a channel, and the first one may take all of it. So the next one is first the next time.
-        """
-        servers, first = self.servers, self._next_claim
-        came = False
-        for place in range(first, first + len(servers)):
-            fetcher = servers[place % len(servers)].fetcher
-            before = fetcher.claims
-            came = fetcher.claim() or came
-            if fetcher.claims != before and first == self._next_claim:
-                self._next_claim = (place + 1) % len(servers)
-        for server in servers if came and len(servers) > 1 else ():
-            server.note_credit()
-        return came
-
-    def _tell_cancelled(self) -> None:
-        """Tell the consumers that a server has ended. Raises as `QueueConsumers.tell_cancelled`."""
-        for server in self.servers:
-            server.tell_cancelled()
-
-    def _set_thread(self, thread: int | None) -> None:
-        for server in self.servers:
-            server.connection.loop_thread = thread
-
-    def _begin_deliveries(self) -> list[Delivering]:
-        """Note that this thread delivers, until `end` of what is returned: a context manager would cost as much as a delivery."""
-        begun = []
-        for server in self.servers:
-            delivering = server.connection.service.delivering
-            delivering.begin(server.connection.id)
-            begun.append(delivering)
-        return begun
+    def wake(self) -> None:
+        """Have the loop, or `drain`, look at what there is to do. From any thread, and from a signal handler."""
+        self._connection.waker.wake()
 
     # -- without an event loop --------------------------------------------------------------------------------------------
 
@@ -135,72 +76,78 @@ class DeliveryLoop:
             redis.exceptions.RedisError: as `error_translation.translate` names it; the connection is of no use any more.
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        servers = self.servers
         while True:
-            for server in servers:
-                if server.connection.session.broken:
-                    server.connection.session.check()
-                server.renew_logins()
-            if self._drain_one():
+            if self.deliver():
                 return True
-            if self._look():
+            if self.look():
                 # Claims may bring nothing for long: what they came to had expired, or is for other consumers' filters.
                 if deadline is None or time.monotonic() < deadline + CLAIMS_BEYOND_S:
                     continue
-                return self._drain_one()
-            for server in servers:
-                server.connection.acknowledger.flush()
-                server.start_waits()
+                return self._deliver()
+            descriptors = self.prepare_wait()
             left = HEALTH_S if deadline is None else deadline - time.monotonic()
-            if self._wait(max(min(left, HEALTH_S, *(server.wait_at_most_s() for server in servers)), 0.0)):
-                # First: the message that a wakeup announced waits only for this.
-                self._claim()
-            elif left <= 0:
+            readable = wait_readable(list(descriptors.values()), max(min(left, self.wait_at_most_s()), 0.0))
+            self.read(descriptors, readable)
+            if not readable and left <= 0:
                 return False
 
-    def _look(self) -> bool:
-        """Look for what is not claimed yet, and tell the consumers that have ended; return whether anything may have come."""
-        found = [server.connection.reader.apply_changes() for server in self.servers]
-        came = any(found) or self._claim()
-        self._tell_cancelled()
-        return came
+    def deliver(self) -> bool:
+        """Deliver one message, or the broadcasts that have come together. Raises as `drain` does."""
+        if self._connection.session.broken:
+            self._connection.session.check()
+        self.server.renew_logins()
+        return self._deliver()
 
-    def _drain_one(self) -> bool:
-        """Deliver one message, or the broadcasts that have come together."""
+    def _deliver(self) -> bool:
         began = time.monotonic()
-        in_tick, thread = self._in_tick, self.servers[0].connection.loop_thread
-        begun = self._begin_deliveries()
+        in_tick, thread = self._in_tick, self._connection.loop_thread
+        # A context manager would cost as much as a delivery.
+        delivering = self._connection.service.delivering
+        delivering.begin(self._connection.id)
         self._in_tick = True
-        self._set_thread(threading.get_ident())
+        self._connection.loop_thread = threading.get_ident()
         try:
-            server = self._deliver_one()
-            if server is not None:
-                server.deliver_burst(until=began + TICK_BUDGET_S)
+            delivered = self.server.deliver_one()
+            if delivered:
+                self.server.deliver_burst(until=began + TICK_BUDGET_S)
         finally:
             self._in_tick = in_tick
-            self._set_thread(thread)
-            for delivering in begun:
-                delivering.end()
-        return server is not None
+            self._connection.loop_thread = thread
+            delivering.end()
+        return delivered
 
-    def _wait(self, timeout_s: float) -> bool:
-        """Wait for any of the servers, or to be woken, and read what has come; return whether something has."""
-        waits = [(server, server.descriptors()) for server in self.servers]
-        readable = wait_readable([one for _, descriptors in waits for one in descriptors.values()], timeout_s)
-        for server, descriptors in waits:
-            if readable:
-                server.read(descriptors, readable)
-            else:
-                server.check_overdue()
-        return bool(readable)
+    def look(self) -> bool:
+        """Look for what is not claimed yet, and tell the consumers that have ended; return whether anything may have come."""
+        came = self._connection.reader.apply_changes() or self.server.fetcher.claim()
+        self.server.tell_cancelled()
+        return came
+
+    def prepare_wait(self) -> dict[str, int]:
+        """Send what is batched, and ask to be told of messages; return what to wait for, by name."""
+        self._connection.acknowledger.flush()
+        self.server.start_waits()
+        return self.server.descriptors()
+
+    def wait_at_most_s(self) -> float:
+        """Return for how many seconds to wait, where nothing comes."""
+        return min(HEALTH_S, self.server.wait_at_most_s())
+
+    def read(self, descriptors: Mapping[str, int], readable: Collection[int]) -> None:
+        """Read what has come while `drain` waited, and claim."""
+        if not readable:
+            self.server.check_overdue()
+            return
+        self.server.read(descriptors, readable)
+        # First: the message that a wakeup announced waits only for this.
+        self.server.fetcher.claim()
 
     # -- under Celery's event loop ----------------------------------------------------------------------------------------
 
     def attach(self, loop: Any) -> None:
         """Serve from `loop`; calling it again, or with another loop, leaves no trace of before."""
         self.detach()
-        self._set_thread(threading.get_ident())
-        self._hub.attach(loop, self.on_tick, self._on_timer)
+        self._connection.loop_thread = threading.get_ident()
+        self._hub.attach(loop, self.on_tick, self.server.check)
 
     def may_batch_ack(self, service: MaintenanceService, queue: str) -> bool:
         """Return whether an ack of the loop's own thread may wait for the loop's next write, which claims as well.
@@ -216,16 +163,17 @@ class DeliveryLoop:
         """Return whether the loop, which another thread asks about, takes a turn when it is woken."""
         return self._hub.attached and (active_tasks is None or not active_tasks.stop_requested())
 
-    def set_worker(self, *, pool_is_concurrent: bool, check_shutdown: Callable[[], None]) -> None:
+    def set_worker(self, name: str, *, pool_is_concurrent: bool, check_shutdown: Callable[[], None]) -> None:
         """Tell the loop of the worker that it serves.
 
         Args:
+            name: the worker's, for those who look at its messages.
             pool_is_concurrent: work goes on in other threads or processes, and never keeps the loop from its ticks.
             check_shutdown: raises what ends the worker, if it was told to end.
         """
         self.check_shutdown = check_shutdown
-        for server in self.servers:
-            server.fetcher.pool_is_concurrent = pool_is_concurrent
+        self._connection.claim_commands.worker = name
+        self.server.fetcher.pool_is_concurrent = pool_is_concurrent
 
     @property
     def attached(self) -> bool:
@@ -235,12 +183,11 @@ class DeliveryLoop:
     def detach(self) -> None:
         """Leave the loop."""
         if self._hub.attached:
-            self._set_thread(None)
-            for server in self.servers:
-                with suppress(RedisError, OSError):
-                    # What failed is broken by now, and its next user hears of it.
-                    server.fetcher.finish_pending()
-                server.connection.acknowledger.flush()
+            self._connection.loop_thread = None
+            with suppress(RedisError, OSError):
+                # What failed is broken by now, and its next user hears of it.
+                self.server.fetcher.finish_pending()
+            self._connection.acknowledger.flush()
             self._hub.detach()
 
     def on_tick(self) -> None:
@@ -248,48 +195,40 @@ class DeliveryLoop:
 
         Raises ConsumerCancelled, or what a broken connection raises; Celery then reconnects.
         """
-        servers = self.servers
-        for server in servers:
-            server.begin_tick()
+        server = self.server
+        server.begin_tick()
         self._hub.begin_tick()
-        delivered_before = sum([server.deliveries for server in servers])
+        delivered_before = server.deliveries
         more = self._tick()
         if not self._hub.attached:
             return
-        self._tell_cancelled()
-        delivered = delivered_before != sum([server.deliveries for server in servers])
+        server.tell_cancelled()
+        delivered = delivered_before != server.deliveries
         again = more or self._hub.needs_another_tick(delivered=delivered)
         if again:
             self._hub.wake()
-        for server in servers:
-            server.end_tick(waits=not again)
+        server.end_tick(waits=not again)
 
     def _tick(self) -> bool:
         """Deliver and claim for `TICK_BUDGET_S` seconds; return whether there is more to do at once."""
         if self._in_tick:
             return True
         self._in_tick = True
-        begun = self._begin_deliveries()
+        delivering = self._connection.service.delivering
+        delivering.begin(self._connection.id)
         try:
             deadline = time.monotonic() + TICK_BUDGET_S
-            while self._deliver_one() is not None or self._claim():
+            while self.server.deliver_one() or self.server.fetcher.claim():
                 # A solo worker has run a task in there: one that was told to end shall not begin the next.
                 self.check_shutdown()
                 if time.monotonic() > deadline:
                     return True
         except BaseException:
             # It ends the loop: a shutdown, also a cold one out of a task.
-            for server in self.servers:
-                server.connection.acknowledger.flush()
+            self._connection.acknowledger.flush()
             raise
         else:
             return False
         finally:
-            for delivering in begun:
-                delivering.end()
+            delivering.end()
             self._in_tick = False
-
-    def _on_timer(self) -> None:
-        """Look at what should have answered: a peer that went silent sends no end of file."""
-        for server in self.servers:
-            server.check()

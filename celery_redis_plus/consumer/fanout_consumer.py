@@ -12,7 +12,6 @@ from celery_redis_plus.consumer.delivery_turns import Deliver, Payload
 from celery_redis_plus.stored_message import UnreadableMessageError
 
 if TYPE_CHECKING:
-    from celery_redis_plus.broker.exchanges.known_queues import KnownQueue
     from celery_redis_plus.broker.fanout.entries import Entry
     from celery_redis_plus.broker.fanout.subscriber_cursor import SubscriberCursor
     from celery_redis_plus.broker.fanout.subscription import Delivery
@@ -47,10 +46,7 @@ class FanoutConsumer:
         """
         self._connection = connection
         self._credit = credit
-        #: As `consumed` above. With several lanes, broadcasts come by other lanes than the queue's, too.
-        self.consumed = consumed
-        #: Returns a queue's record, with several lanes that of the queue's lane.
-        self.read_record: Callable[[str], KnownQueue | None] = connection.queues.read
+        self._consumed = consumed
         self._decode = decode
         #: Queues whose consumer takes broadcasts without acks.
         self._no_ack: set[str] = set()
@@ -104,7 +100,7 @@ class FanoutConsumer:
 
     def read(self, queue: str) -> None:
         """Read the broadcasts of what the queue is bound to now, if this channel consumes it."""
-        if queue not in self.consumed:
+        if queue not in self._consumed:
             return
         connection = self._connection
         may = None if queue in self._no_ack else self._may_take
@@ -125,7 +121,7 @@ class FanoutConsumer:
 
     def orphan(self) -> None:
         """Leave the positions of a broken connection, and what was delivered of them, to the next one."""
-        for queue in self.consumed:
+        for queue in self._consumed:
             for position in self._connection.service.positions.owned(self._connection, queue):
                 position.orphan()
 
@@ -134,7 +130,7 @@ class FanoutConsumer:
         positions = connection.service.positions
         position = positions.of(connection, queue, keys.stream)
         if position is None:
-            known = self.read_record(queue)
+            known = connection.queues.read(queue)
             durable = known is not None and known.arguments.durable_subscriber
             position = connection.registry.subscribe(keys, queue, durable=durable)
             positions.add(position, connection)
@@ -165,7 +161,7 @@ class FanoutConsumer:
         except UnreadableMessageError as unreadable:
             self._pass_over(position, entry, unreadable)
             return 0
-        deliver = self.consumed.get(position.queue)
+        deliver = self._consumed.get(position.queue)
         if deliver is None:
             return 0
         unacked = None if before is None else position.deliver(tag, entry, before)

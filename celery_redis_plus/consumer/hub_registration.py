@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -20,14 +20,14 @@ TIMER_S = 2.0
 class HubRegistration:
     """What one delivery_loop has registered with a kombu Hub, and how it makes the Hub turn again."""
 
-    def __init__(self, wakers: Sequence[Waker], has_callbacks: Callable[[Any], bool]) -> None:
+    def __init__(self, waker: Waker, has_callbacks: Callable[[Any], bool]) -> None:
         """Take part in no loop yet.
 
         Args:
-            wakers: each of them wakes the loop.
+            waker: wakes the loop.
             has_callbacks: tells whether a loop has callbacks to call in its next turn.
         """
-        self._wakers = wakers
+        self._waker = waker
         self._has_callbacks = has_callbacks
         self._loop: Any = None
         #: Whether an event loop serves the delivery loop.
@@ -48,8 +48,7 @@ class HubRegistration:
         self._wakes_at = math.inf
         self._on_tick = on_tick
         loop.on_tick.add(on_tick)
-        for waker in self._wakers:
-            loop.add_reader(waker.fileno(), self._woken_up)
+        loop.add_reader(self._waker.fileno(), self._woken_up)
         self._timer = loop.call_repeatedly(TIMER_S, on_timer)
 
     def detach(self) -> None:
@@ -57,8 +56,7 @@ class HubRegistration:
         loop, self._loop = self._loop, None
         self.attached = False
         loop.on_tick.discard(self._on_tick)
-        wakers = (waker.fileno() for waker in self._wakers)
-        for descriptor in {*wakers, *(descriptor for descriptor, _ in self._registered.values())}:
+        for descriptor in {self._waker.fileno(), *(descriptor for descriptor, _ in self._registered.values())}:
             loop.remove(descriptor)
         self._registered.clear()
         self._timer.cancel()
@@ -98,7 +96,7 @@ class HubRegistration:
 
     def wake(self) -> None:
         """Have the loop turn again at once."""
-        self._wakers[0].wake()
+        self._waker.wake()
 
     def _slept(self) -> None:
         self._wakes_at = math.inf

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import secrets
 import weakref
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -92,7 +92,6 @@ class PublisherSession:
         *,
         acceptance: Acceptance,
         ignores_unroutable: Callable[[str], bool],
-        lanes: Sequence[str] = (),
     ) -> None:
         """Connect.
 
@@ -102,7 +101,6 @@ class PublisherSession:
             client_connection: what will open the next connection, should this one break.
             acceptance: the check of what typed queues accept.
             ignores_unroutable: tells whether messages to an exchange may go nowhere, and are only counted then.
-            lanes: the prefixes of all lanes, where there are several; this connection is to one.
 
         Raises:
             redis.exceptions.ConnectionError: and its kin, as `errors` names them.
@@ -115,7 +113,6 @@ class PublisherSession:
         #: With the prefix that the address needs.
         self.options = options = self.connector.options
         self.keys = Keys(options.global_keyprefix)
-        self._lanes = lanes
         self.commands = CommandConnection(self.connector, "commands", timeout=_timeouts(options), learns_id=True)
         self.commands.on_failure = self.fail
         self.acceptance = acceptance
@@ -220,7 +217,7 @@ class PublisherSession:
     @fork_safe_property
     def shared(self) -> SharedState:
         """What this process shares on the broker; `forked` forgets it, because a child has its own."""
-        return shared_state_for(self.connector, self.keys, self.options, self._lanes)
+        return shared_state_for(self.connector, self.keys, self.options)
 
     @property
     def service(self) -> MaintenanceService:
@@ -238,12 +235,12 @@ class PublisherSession:
         self.commands.connect()
         topology = self.shared.topology
         try:
-            # A process of another format, or with another number of lanes, would look for queues where they are not.
+            # A process of another format, or with another number of shards, would look for queues where they are not.
             topology.check_mark(self.commands.command("GET", self.keys.database_id))
         except NoPermissionError as error:
             logger.debug("%s: GET is refused: %s", self.address.display(), error)
-        if self.options.cluster_lanes > 1:
-            # The others have to find the number in each lane.
+        if self.options.shards > 1:
+            # The others have to find the number in each of them.
             topology.check_flush(self.commands, self.keys)
         self._has_worked = True
         self.shared.note_connection()

@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from celery_redis_plus.connection.lanes import only_one_lane
-from celery_redis_plus.errors import OptionError
+from celery_redis_plus.connection.broker_at import ShardPlace, shards_of
+from celery_redis_plus.errors import OptionError, ShardUnreachable
 from celery_redis_plus.transport.transport import Transport
 
 if TYPE_CHECKING:
@@ -17,29 +17,57 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def connected(app: Celery) -> Iterator[PublisherSession]:
-    """Connect to the broker of `app`.
+def connected(app: Celery, shard: int | None = None) -> Iterator[PublisherSession]:
+    """Connect to the broker of `app`, or to the shard of it that `shard` numbers.
 
     Raises:
-        OptionError: the app's broker is none of ours, or has several lanes.
+        OptionError: the app's broker is none of ours, or has several shards, and none is named.
         redis.exceptions.RedisError: as `error_translation.translate` names it.
     """
-    with connected_lanes(app) as sessions:
+    with connected_shards(app, shard) as sessions:
         if len(sessions) > 1:
-            raise OptionError(only_one_lane("this", len(sessions)))
-        yield sessions[0]
+            raise OptionError(
+                f"this is for one shard of the {len(sessions)} (transport option shards); allowed is the number of one (--shard)"
+            )
+        yield sessions[0][1]
 
 
 @contextmanager
-def connected_lanes(app: Celery) -> Iterator[list[PublisherSession]]:
-    """Connect to all lanes of the broker of `app`. Raises as `connected`, but for several lanes."""
+def connected_shards(app: Celery, shard: int | None = None) -> Iterator[list[tuple[ShardPlace, PublisherSession]]]:
+    """Connect to all shards of the broker of `app`, or to the one that `shard` numbers.
+
+    Raises:
+        OptionError: the app's broker is none of ours, or has no such shard.
+        redis.exceptions.RedisError: as `error_translation.translate` names it; ShardUnreachable where one is down.
+    """
+    with reached_shards(app, shard) as found:
+        sessions = []
+        for place, session in found:
+            if isinstance(session, ShardUnreachable):
+                raise session
+            sessions.append((place, session))
+        yield sessions
+
+
+@contextmanager
+def reached_shards(
+    app: Celery, shard: int | None = None
+) -> Iterator[list[tuple[ShardPlace, PublisherSession | ShardUnreachable]]]:  # fmt: skip
+    """Do as `connected_shards`, with the error of a shard in place of its session where it cannot be reached."""
     with app.connection_for_write() as connection:
         transport = connection.transport
         if not isinstance(transport, Transport):
             raise OptionError(f"the broker of app {app.main!r} is {connection.as_uri()}; allowed: one of celery-redis-plus")
         connection.connect()
         # Of a failover list another URL's transport may have taken its place.
-        yield connection.transport.sessions
+        transport = connection.transport
+        found: list[tuple[ShardPlace, PublisherSession | ShardUnreachable]] = []
+        for place in shards_of(transport.options, shard):
+            try:
+                found.append((place, transport.broker(place.number).session))
+            except ShardUnreachable as error:
+                found.append((place, error))
+        yield found
 
 
 def load_app(name: str) -> Any:

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from celery import Celery
 
-from celery_redis_plus.integration import compat, consumer_priority
+from celery_redis_plus.integration import compat, consumer_priority, one_shard
 from celery_redis_plus.integration.app_connections import Connections, connections_of
 from celery_redis_plus.integration.bootstep import STEP
 from celery_redis_plus.integration.publishing import install_eta_offset, install_send_options
@@ -82,6 +82,7 @@ def configure_app(
         install_revoke(app)
     app.steps["consumer"].add(STEP)
     consumer_priority.install_option(app)
+    one_shard.install_option(app)
     install_eta_offset(app)
     install_send_options(app)
     install_traceback_cleaner()

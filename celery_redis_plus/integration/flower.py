@@ -15,6 +15,7 @@ from kombu import Connection
 
 from celery_redis_plus.broker.queue_failures import KeyFailures
 from celery_redis_plus.broker.queues.overview import read_overviews
+from celery_redis_plus.errors import ShardUnreachable
 from celery_redis_plus.integration import compat
 from celery_redis_plus.transport.url_schemes import leads_to_us
 
@@ -51,7 +52,11 @@ class FlowerBroker:
         with Connection(self._url, transport_options=self._options, ssl=self._ssl) as connection:
             channel = connection.default_channel
             for name in names:
-                session = channel.lane_of(name).session
+                try:
+                    session = channel.of_queue(name).session
+                except ShardUnreachable as error:
+                    logger.warning("queue %r is left out: %s", name, error, extra={"queue": name})
+                    continue
                 for queue in read_overviews(session.commands, session.keys, [name], self._failures):
                     yield {
                         "name": name,

@@ -16,10 +16,9 @@ from celery_redis_plus.broker.consumers.active_tasks import inactive
 from celery_redis_plus.connection.forks import lock_of
 from celery_redis_plus.integration.worker_compat import terminates_jobs
 from celery_redis_plus.transport.amqp_errors import CONNECTION_ERRORS
-from celery_redis_plus.transport.channel import Channel
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from celery_redis_plus.broker.consumers.active_tasks import ActiveTasks
     from celery_redis_plus.maintenance.service import MaintenanceService
@@ -39,8 +38,8 @@ class GracefulStop:
     greenlets cannot be ended; Celery would wait for them. So what they have goes back, and the process exits.
     """
 
-    def __init__(self, consumer: Any, services: Sequence[MaintenanceService], graceful_timeout_s: float) -> None:
-        """Watch the worker of `consumer`; the `services` of the broker's lanes know what it holds."""
+    def __init__(self, consumer: Any, services: Callable[[], Sequence[MaintenanceService]], graceful_timeout_s: float) -> None:
+        """Watch the worker of `consumer`; the `services` of its brokers know what it holds."""
         self._consumer = consumer
         self._services = services
         self._timeout_s = graceful_timeout_s
@@ -72,7 +71,7 @@ class GracefulStop:
             self._consumer.blueprint.shutdown_complete.wait(CLOSING_S)
             os.kill(os.getpid(), signal.SIGQUIT)
             return
-        release_all(self._services)
+        release_all(self._services())
         pidlock = getattr(self._consumer.controller, "pidlock", None)
         if pidlock:
             pidlock.release()
@@ -97,12 +96,10 @@ def release_waiting(consumer: Any, active_tasks: ActiveTasks) -> None:
     Celery has dropped it by now (`Consumer.on_close`), and would return it with the connection's end, when all tasks have ended.
     """
     channel = getattr(consumer.task_consumer, "channel", None)
-    if not isinstance(channel, Channel) or not active_tasks.is_stopping():
-        return
-    for lane in channel.lanes:
-        if not lane.session.broken:
-            waiting = inactive(lane.qos.unsettled(), active_tasks)
+    for broker in getattr(channel, "brokers", ()) if active_tasks.is_stopping() else ():
+        if broker.has_consumers and not broker.session.broken:
+            waiting = inactive(broker.qos.unsettled(), active_tasks)
             # The loop takes no turn any more.
-            lane.consumer_session.acknowledger.flush()
+            broker.consumer_session.acknowledger.flush()
             with suppress(*CONNECTION_ERRORS):
-                lane.qos.give_back(waiting)
+                broker.qos.give_back(waiting)

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final
 
 from redis.exceptions import RedisError
 
 from celery_redis_plus.errors import InvalidArgument
-from celery_redis_plus.integration.app_broker import connected
+from celery_redis_plus.integration.app_broker import connected_shards
 from celery_redis_plus.migration.migration import Migration
 
 if TYPE_CHECKING:
+    from celery_redis_plus.connection.broker_at import ShardPlace
+    from celery_redis_plus.consumer.publisher_session import PublisherSession
     from celery_redis_plus.migration.report import Report
 
 logger = logging.getLogger(__name__)
@@ -27,6 +30,16 @@ PAUSE_S: Final = 0.5
 RETRY_S: Final = 2.0
 #: Seconds for which a worker that ends waits for the last step.
 STOP_S: Final = 5.0
+
+
+def _migration(place: ShardPlace, session: PublisherSession, kombu_options: Mapping[str, Any]) -> Migration:
+    """Return the migration into one shard, or into the only broker: kombu's keys have the app's own prefix."""
+    migration = Migration(
+        session.commands, session.keys, session.queues, session.options, kombu_options=kombu_options,
+        source_prefix=place.app_prefix if place.options.shards > 1 else None,
+    )  # fmt: skip
+    migration.owns = place.owns
+    return migration
 
 
 class KombuListTaker:
@@ -65,15 +78,16 @@ class KombuListTaker:
 
     def _take_until_stopped(self) -> None:
         options = self._app.conf.broker_transport_options or {}
-        with (
-            connected(self._app) as session,
-            Migration(session.commands, session.keys, session.queues, session.options, kombu_options=options) as migration,
-        ):
-            importer = migration.importer()
+        with ExitStack() as stack:
+            shards = stack.enter_context(connected_shards(self._app))
+            migrations = [stack.enter_context(_migration(place, session, options)) for place, session in shards]
+            importers = [migration.importer() for migration in migrations]
             while not self._stopped.is_set():
-                moved = sum(migration.take(importer, self._queues(), None, self._stopped.is_set))
-                self._tell(importer.report)
-                importer.report.forget_left()
+                moved = 0
+                for migration, importer in zip(migrations, importers, strict=True):
+                    moved += sum(migration.take(importer, self._queues(), None, self._stopped.is_set))
+                    self._tell(importer.report)
+                    importer.report.forget_left()
                 if not moved:
                     self._stopped.wait(PAUSE_S)
 

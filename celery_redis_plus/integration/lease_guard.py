@@ -17,7 +17,6 @@ from redis.exceptions import RedisError
 from celery_redis_plus.integration import worker_compat
 from celery_redis_plus.integration.patching import wrap
 from celery_redis_plus.integration.unhandled_messages import end_unhandled
-from celery_redis_plus.transport.channel import Channel
 from celery_redis_plus.transport.kombu_message import Message
 
 logger = logging.getLogger(__name__)
@@ -51,10 +50,9 @@ def begin_in_pool(consumer: Any) -> None:
 
     `_process` below says so for prefork, `BrokerRequest.on_accepted` for the other pools.
     """
-    channel = getattr(consumer.task_consumer, "channel", None)
-    if isinstance(channel, Channel):
-        for lane in channel.lanes:
-            lane.queue_consumers.begins_at_delivery = False
+    begin = getattr(getattr(consumer.task_consumer, "channel", None), "begin_in_pool", None)
+    if begin is not None:
+        begin()
 
 
 def _process(process: Callable[[Any], Any], controller: Any, request: Any) -> Any:
@@ -93,7 +91,7 @@ def has_lease(request: Any) -> bool:
     message = request.message
     if not isinstance(message, Message) or message.acknowledged:
         return True
-    tag, channel = message.delivery_tag, message.lane
+    tag, channel = message.delivery_tag, message.delivered_by
     try:
         held = channel.consumer_session.leases.holds(tag)
     except (RedisError, OSError):

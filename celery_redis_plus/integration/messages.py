@@ -10,14 +10,14 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any, cast
 
 from celery_redis_plus.broker.arguments.eta import MAX_DELAY_MS, eta_to_ms
-from celery_redis_plus.broker.lanes.by_queue import LaneMessages
 from celery_redis_plus.broker.queues.message_search import WAITING, MessageSearch
 from celery_redis_plus.broker.queues.messages import MessageInfo, Messages
 from celery_redis_plus.broker.queues.overview import list_queues
-from celery_redis_plus.errors import InvalidArgument, InvalidEta
-from celery_redis_plus.integration.app_broker import connected_lanes
+from celery_redis_plus.errors import InvalidArgument, InvalidEta, ShardUnreachable
+from celery_redis_plus.integration.app_broker import connected_shards
 from celery_redis_plus.integration.patching import wrap
 from celery_redis_plus.integration.revoked_results import mark_revoked
+from celery_redis_plus.shards.by_queue import ShardMessages
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -98,15 +98,16 @@ def move(app: Celery, id: str, target: str, *, queue: str | None = None) -> str 
 
 @contextmanager
 def _search(app: Celery, waiting: Sequence[State] = WAITING) -> Iterator[MessageSearch]:
-    with connected_lanes(app) as sessions:
+    with connected_shards(app) as shards:
+        sessions = [session for _, session in shards]
 
         @cache
         def queues() -> Iterable[str]:
             listed = [queue for session in sessions for queue in list_queues(session.commands, session.keys)]
             return dict.fromkeys(app.amqp.queues) | dict.fromkeys(listed)
 
-        lanes = [Messages(one.commands, one.keys, dead_letter_max=one.options.dead_letter_max) for one in sessions]
-        yield MessageSearch(lanes[0] if len(lanes) == 1 else cast("Messages", LaneMessages(lanes)), queues, waiting)
+        found = [Messages(one.commands, one.keys, dead_letter_max=one.options.dead_letter_max) for one in sessions]
+        yield MessageSearch(found[0] if len(found) == 1 else cast("Messages", ShardMessages(found)), queues, waiting)
 
 
 def install_revoke(app: Celery) -> None:
@@ -119,14 +120,22 @@ def _revoke(revoke: Any, app: Celery, task_id: Any, *args: Any, **kwargs: Any) -
     # The workers first: a message that is claimed between the two is theirs to discard.
     answer = revoke(task_id if isinstance(task_id, str) else ids, *args, **kwargs)
     # Not the ready ones without an index: a worker is about to have them, and to discard them, and a look at all takes seconds.
-    with _search(app, ("delayed",)) as search:
-        for one in ids:
-            try:
-                removed = search.cancel(one, on_removed=partial(mark_revoked, app))
-            except InvalidArgument as error:
-                # So many are delayed. Where one is, its worker discards it when it is due.
-                logger.warning("revoked at the workers only: %s", error)
-                continue
-            if removed:
-                logger.info("task %s is revoked, and its message removed from the broker", one, extra={"task_id": one})
+    try:
+        with _search(app, ("delayed",)) as search:
+            for one in ids:
+                _remove_revoked(app, search, one)
+    except ShardUnreachable as error:
+        # As below.
+        logger.warning("revoked at the workers only: %s", error)
     return answer
+
+
+def _remove_revoked(app: Celery, search: MessageSearch, task_id: str) -> None:
+    try:
+        removed = search.cancel(task_id, on_removed=partial(mark_revoked, app))
+    except InvalidArgument as error:
+        # So many are delayed. Where one is, its worker discards it when it is due.
+        logger.warning("revoked at the workers only: %s", error)
+        return
+    if removed:
+        logger.info("task %s is revoked, and its message removed from the broker", task_id, extra={"task_id": task_id})

@@ -72,7 +72,7 @@ class BrokerRequest:
         message = self.message  # type: ignore[attr-defined]
         if isinstance(message, Message):
             message.begin()
-            message.lane.consumer_session.service.unhandled_in_a_row = 0
+            message.delivered_by.consumer_session.service.unhandled_in_a_row = 0
         try:
             super().on_accepted(pid, time_accepted)  # type: ignore[misc]
         except DATA_ERRORS as error:
@@ -221,7 +221,7 @@ def _failure(error: BaseException, traceback: str, message: Message) -> Failure 
     name = getattr(error, "exc_cls_name", type(error).__name__)
     args = getattr(error, "exc_args", None)
     text = " ".join(map(text_of, args)) if args is not None else text_of(error)
-    keep = 0 if message.lane is None else message.lane.session.options.error_traceback_bytes
+    keep = 0 if message.delivered_by is None else message.delivered_by.session.options.error_traceback_bytes
     return failure_of(name, text, traceback, traceback_bytes=keep)
 
 

@@ -6,6 +6,7 @@ import functools
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from operator import attrgetter
 from typing import Any
 
@@ -16,6 +17,7 @@ from kombu.utils.functional import maybe_list
 from celery_redis_plus.broker.arguments.eta import time_of_ms
 from celery_redis_plus.broker.queue_failures import KeyFailures
 from celery_redis_plus.broker.queues.delayed import Delayed, Listing, list_delayed
+from celery_redis_plus.errors import ShardUnreachable
 from celery_redis_plus.integration import worker_compat
 from celery_redis_plus.stored_message import Claimed, UnreadableMessageError
 from celery_redis_plus.transport.kombu_message import Message, payload_of
@@ -111,8 +113,9 @@ def held_by_broker(
     listings = {}
     failures = KeyFailures(logger, "has delayed tasks that cannot be listed")
     for queue in queues:
-        session = transport.session_of(queue)
-        with failures.alone(queue):
+        # The tasks of the other shards are listed all the same.
+        with failures.alone(queue), suppress(ShardUnreachable):
+            session = transport.of_queue(queue).session
             listings[queue] = list_delayed(session.commands, session.keys, queue, share)
     for listing in listings.values():
         if listing.total > len(listing.messages):

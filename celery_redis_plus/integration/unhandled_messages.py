@@ -90,7 +90,7 @@ def _heard(on_message: Callable[..., Any], told: set[str], gossip: Any, prepare:
     except DATA_ERRORS as error:
         if not isinstance(message, Message):
             raise
-        message.lane.consumer_session.service.unreadable += 1
+        message.delivered_by.consumer_session.service.unreadable += 1
         # One line for each kind: somebody who sends such events sends many.
         kind = f"{type(error).__name__}: {text_of(error)}"[:LONGEST_KIND]
         if kind not in told and len(told) < MOST_KINDS:
@@ -100,7 +100,7 @@ def _heard(on_message: Callable[..., Any], told: set[str], gossip: Any, prepare:
 
 
 def _is_of_message(error: Exception, message: Any, consumer: Any) -> bool:
-    if not isinstance(message, Message) or message.lane.consumer_session.service.unhandled_in_a_row >= MOST_IN_A_ROW:
+    if not isinstance(message, Message) or message.delivered_by.consumer_session.service.unhandled_in_a_row >= MOST_IN_A_ROW:
         return False
     if isinstance(error, (*PROCESS_ERRORS, *consumer.connection_errors, *consumer.channel_errors)):
         return False
@@ -113,7 +113,7 @@ def _end(message: Message, error: Exception, consumer: Any) -> None:
     where = {"tag": message.delivery_tag, "queue": message.queue}
     line = "message %s of queue %r cannot be handled" + ("" if message.acknowledged else ": to the dead letters")
     logger.error(line, message.delivery_tag, message.queue, exc_info=error, extra=where)
-    service = message.lane.consumer_session.service
+    service = message.delivered_by.consumer_session.service
     service.unreadable += 1
     service.unhandled_in_a_row += 1
     for request in list(worker_compat.requests().values()):

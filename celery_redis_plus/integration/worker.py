@@ -18,6 +18,7 @@ from celery_redis_plus.integration.bootstep import STEP
 from celery_redis_plus.integration.graceful_stop import GracefulStop, release_waiting
 from celery_redis_plus.integration.kombu_lists import KombuListTaker
 from celery_redis_plus.integration.lease_guard import begin_in_pool, guard_without_putlocks, install_lease_guard
+from celery_redis_plus.integration.patching import wrap
 from celery_redis_plus.integration.prefork_pool import install_prefork_guard
 from celery_redis_plus.integration.requests import install_immediate_acks, install_request_class
 from celery_redis_plus.integration.scheduled import install_inspect
@@ -29,7 +30,8 @@ from celery_redis_plus.transport.transport import Transport
 from celery_redis_plus.version import __version__
 
 if TYPE_CHECKING:
-    from celery_redis_plus.connection.waker import Waker
+    from collections.abc import Callable
+
     from celery_redis_plus.maintenance.service import MaintenanceService
 
 logger = logging.getLogger(__name__)
@@ -44,10 +46,8 @@ class BrokerStep(bootsteps.StartStopStep):
         super().__init__(parent, **options)
         self._running = RunningTasks(parent)
         self._graceful_stop: GracefulStop | None = None
-        #: Of the session that the worker's loop serves.
-        self._waker: Waker | None = None
-        #: Of the broker that the worker consumes from; one for each of its lanes.
-        self._services: list[MaintenanceService] = []
+        #: That of the worker's connection.
+        self._transport: Transport | None = None
         self._metrics: MetricsServer | None = None
         self._kombu_lists: KombuListTaker | None = None
         self._configured = STEP in parent.app.steps["consumer"]
@@ -67,6 +67,7 @@ class BrokerStep(bootsteps.StartStopStep):
             note_given(parent)
         guard_without_putlocks(parent)
         contain_unhandled(parent)
+        wrap(parent, "connect", _connect)
 
     def start(self, parent: Any) -> None:
         """Tell the transport's maintenance tasks what runs here, extend `inspect`, and say which broker this is."""
@@ -75,7 +76,7 @@ class BrokerStep(bootsteps.StartStopStep):
         if not isinstance(transport, Transport):
             # The next URL of a failover list is another broker.
             return
-        self._waker = transport.delivery_loop.servers[0].connection.waker
+        self._transport = transport
         signals.worker_shutting_down.connect(self._wake_loop, sender=parent.hostname)
         set_keeper(self._running)
         install_prefork_guard(parent.pool)
@@ -83,36 +84,37 @@ class BrokerStep(bootsteps.StartStopStep):
         install_immediate_acks(parent)
         install_lease_guard(parent)
         begin_in_pool(parent)
-        for server in transport.delivery_loop.servers:
-            server.connection.claim_commands.worker = parent.hostname
         transport.delivery_loop.set_worker(
-            pool_is_concurrent=not worker_compat.is_solo(parent.pool), check_shutdown=worker_compat.shutdown_check()
+            parent.hostname,
+            pool_is_concurrent=not worker_compat.is_solo(parent.pool),
+            check_shutdown=worker_compat.shutdown_check(),
         )
         install_inspect()
-        self._services = [session.service for session in transport.sessions]
         self._limit_the_end(parent, transport)
         if self._metrics is None:
-            self._metrics = serve_metrics(transport.session.options)
-        if self._kombu_lists is None and transport.session.options.take_from_kombu:
+            self._metrics = serve_metrics(transport.options)
+        if self._kombu_lists is None and transport.options.take_from_kombu:
             self._kombu_lists = KombuListTaker(parent.app, lambda: list(parent.app.amqp.queues.consume_from))
         if transport.supports_native_delayed_delivery:
             transport.setup_native_delayed_delivery(parent.connection, list(parent.app.amqp.queues.consume_from))
-        session = transport.session
-        address = session.address if session.connector.finder is None else session.address.at_master(*session.commands.peer)
-        logger.info("celery-redis-plus %s on %s, %s", __version__, address.display(), _server(transport))
+        transport.each_broker(_name_server)
         if not self._configured and parent.restart_count == 0:
             # A configured app has been warned with its first connection.
             warn_about_priorities(parent.app)
 
     def _limit_the_end(self, parent: Any, transport: Transport) -> None:
-        graceful_timeout_s = transport.session.options.graceful_timeout
+        graceful_timeout_s = transport.options.graceful_timeout
         if graceful_timeout_s is not None and self._graceful_stop is None:
             self._graceful_stop = GracefulStop(parent, self._services, graceful_timeout_s)
 
+    def _services(self) -> list[MaintenanceService]:
+        """Return those of the brokers that the worker consumes from."""
+        return [] if self._transport is None else [broker.session.service for broker in self._transport.brokers]
+
     def _wake_loop(self, **_: Any) -> None:
         """Have a loop that sleeps look at what a signal has told the worker: its system call goes on after signals (PEP 475)."""
-        if self._waker is not None:
-            self._waker.wake()
+        if self._transport is not None:
+            self._transport.delivery_loop.wake()
 
     def stop(self, parent: Any) -> None:
         """Return what waits in a worker that stops; called before each restart of the consumer as well."""
@@ -141,12 +143,22 @@ def _share_node_names(app: Any) -> None:
     worker_compat.share_control_queue(app)
 
 
-def _server(transport: Transport) -> str:
-    """Return the server's kind and version."""
+def _connect(connect: Callable[[], Any]) -> Any:
+    """Connect a worker's consumer."""
+    connection = connect()
+    if isinstance(connection.transport, Transport):
+        connection.transport.serve_worker()
+    return connection
+
+
+def _name_server(broker: Transport) -> None:
+    """Log the address, kind and version of a broker's server."""
+    session = broker.session
+    address = session.address if session.connector.finder is None else session.address.at_master(*session.commands.peer)
     try:
-        info = parse_info(transport.session.commands.command("INFO", "server"))
+        kind = " ".join(kind_and_version(parse_info(session.commands.command("INFO", "server"))))
     except RedisError as error:
         # INFO may be forbidden; a lost connection is met by the next one who uses it.
         logger.debug("INFO is refused: %s", error)
-        return "version unknown"
-    return " ".join(kind_and_version(info))
+        kind = "version unknown"
+    logger.info("celery-redis-plus %s on %s%s, %s", __version__, broker.name, address.display(), kind)

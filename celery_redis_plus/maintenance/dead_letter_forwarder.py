@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 from redis.exceptions import RedisError, ResponseError
 
 from celery_redis_plus import clock
+from celery_redis_plus.broker.dead_letters.elsewhere import NOWHERE_ELSE
 from celery_redis_plus.broker.dead_letters.store import ALREADY_GONE, NO_TARGET, DeadLetter, DeadLetters, Move
 from celery_redis_plus.broker.dead_letters.x_death import is_cycle
-from celery_redis_plus.broker.lanes.dead_letter_moves import LaneMoves
 from celery_redis_plus.broker.queue_failures import KeyFailures
 from celery_redis_plus.error_translation import concerns_keys
 from celery_redis_plus.errors import InvalidArgument
@@ -23,27 +23,33 @@ from celery_redis_plus.maintenance.time_slices import Slice
 from celery_redis_plus.stored_message import UnreadableMessageError, unreadable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
+    from celery_redis_plus.broker.dead_letters.elsewhere import Elsewhere
     from celery_redis_plus.broker.exchanges.bindings import Bindings
     from celery_redis_plus.broker.exchanges.routing import RoutingTable
-    from celery_redis_plus.broker.lanes.lanes import LaneRoutes, Lanes
     from celery_redis_plus.broker.queues.queues import Queues
 
-#: Seconds until another lane that could not be reached is tried again.
+#: Seconds until another broker that could not be reached is tried again.
 RETRY_S = 1.0
 
 logger = logging.getLogger(__name__)
 
 
+class _OtherBrokerError(Exception):
+    """Another broker cannot be reached, so it is unknown where a message goes."""
+
+
 class DeadLetterForwarder:
     """The maintenance task that empties the sets of dying messages. A sweep tells which queues have some."""
 
-    def __init__(self, letters: DeadLetters, queues: Queues, bindings: Bindings, lanes: Lanes | None = None) -> None:
-        """Use the rooms of the maintenance connection; with several `lanes`, queues of all of them are targets."""
-        self._lanes = lanes
-        self._moves = None if lanes is None else LaneMoves(letters, lanes)
-        #: Another lane could not be reached: when to try again, on `clock`, in seconds.
+    def __init__(
+        self, letters: DeadLetters, queues: Queues, bindings: Bindings,
+        elsewhere: Callable[[], Elsewhere] = lambda: NOWHERE_ELSE,
+    ) -> None:  # fmt: skip
+        """Use the rooms of the maintenance connection; `elsewhere` returns what reaches queues of other brokers."""
+        self._elsewhere = elsewhere
+        #: Another broker could not be reached: when to try again, on `clock`, in seconds.
         self._retry_at = 0.0
         self._letters = letters
         self._queues = queues
@@ -103,7 +109,7 @@ class DeadLetterForwarder:
         self, page: Sequence[DeadLetter], exchange: str | None, routing_key: str | None, stranded: dict[str, BaseException | None]
     ) -> list[Move]:
         """Return the messages that go on; those that do not are noted in `stranded`, with what keeps them."""
-        tables: dict[str, RoutingTable | LaneRoutes] = {}
+        tables: dict[str, list[RoutingTable]] = {}
         forwards: list[Move] = []
         for letter in page:
             key = letter.routing_key if routing_key is None else routing_key
@@ -113,11 +119,9 @@ class DeadLetterForwarder:
             except UnreadableMessageError as error:
                 stranded[letter.tag] = error.error
                 continue
-            except (RedisError, OSError) as error:
-                if self._lanes is None:
-                    raise
-                self._wait_for_lanes(error)
-                break
+            except _OtherBrokerError as error:
+                self._wait_for_others(error)
+                continue
             if move is None:
                 stranded[letter.tag] = None
             else:
@@ -125,23 +129,25 @@ class DeadLetterForwarder:
         return forwards
 
     def _forward_all(self, forwards: list[Move]) -> list[tuple[Move, int | Exception]]:
-        """Forward messages; return what became of each. Those that a lane cannot be reached for wait."""
-        moves = self._moves
-        here = [one for one in forwards if moves is None or not moves.concern(one.targets)]
+        """Forward messages; return what became of each. Those for a broker that cannot be reached wait."""
+        elsewhere = self._elsewhere()
+        away = [one for one in forwards if elsewhere.concerns(one.targets)]
+        here = [one for one in forwards if one not in away]
         done: list[tuple[Move, int | Exception]] = list(zip(here, self._letters.forward_all(here), strict=True)) if here else []
-        for one in forwards if moves is not None else ():
-            if one not in here:
-                assert moves is not None  # noqa: S101 - for mypy
-                try:
-                    taken = moves.move(one, self._letters.outbox(one.letter.queue), "forwarded")
-                except (RedisError, OSError) as error:
-                    self._wait_for_lanes(error)
-                    break
-                done.append((one, taken))
+        for one in away:
+            try:
+                taken = elsewhere.move(one, self._letters.outbox(one.letter.queue), "forwarded")
+            except (RedisError, OSError) as error:
+                if isinstance(error, ResponseError) and concerns_keys(error):
+                    done.append((one, error))
+                else:
+                    self._wait_for_others(error)
+                continue
+            done.append((one, taken))
         return done
 
-    def _wait_for_lanes(self, error: Exception) -> None:
-        """Forward nothing for a moment: heartbeats of this lane must not wait for another one."""
+    def _wait_for_others(self, error: Exception) -> None:
+        """Forward nothing for a moment: heartbeats of this broker must not wait for another one."""
         self._retry_at = clock.now_s() + RETRY_S
         logger.warning("dead messages wait in their queues: %s", error)
 
@@ -151,7 +157,7 @@ class DeadLetterForwarder:
         As for a publisher: a queue that was never declared is made, one that was deleted stays so. What a target refuses is
         noted in `stranded`.
         """
-        here = [name for name in forward.targets if self._lanes is None or self._lanes.of(name) is self._lanes.own]
+        here = [name for name in forward.targets if not self._elsewhere().concerns([name])]
         try:
             revived = [name for name in here if self._queues.revive(name)]
         except (ResponseError, InvalidArgument) as error:
@@ -165,12 +171,10 @@ class DeadLetterForwarder:
             return False
         return taken > 0 or taken == ALREADY_GONE
 
-    def _targets(
-        self, exchange: str, routing_key: str, letter: DeadLetter, tables: dict[str, RoutingTable | LaneRoutes]
-    ) -> list[str]:
+    def _targets(self, exchange: str, routing_key: str, letter: DeadLetter, tables: dict[str, list[RoutingTable]]) -> list[str]:
         """Return where an exchange routes a message; `tables` keeps the bindings as they were read for this page.
 
-        Raises UnreadableMessageError where the message cannot be routed.
+        Raises UnreadableMessageError where the message cannot be routed, and _OtherBrokerError where another broker is away.
         """
         if not exchange:
             return [routing_key] if routing_key else []
@@ -178,16 +182,22 @@ class DeadLetterForwarder:
         try:
             for name in chain((exchange,), self._bindings.alternates(exchange)):
                 if name not in tables:
-                    tables[name] = self._bindings.refresh(name) if self._lanes is None else self._lanes.refresh(name)
-                targets = list(tables[name].route(routing_key, letter.headers))
+                    tables[name] = [self._bindings.refresh(name), *self._refresh_elsewhere(name)]
+                targets = list(chain.from_iterable(table.route(routing_key, letter.headers) for table in tables[name]))
                 if targets:
-                    return targets
-        except (RedisError, OSError):
+                    return list(dict.fromkeys(targets))
+        except (RedisError, OSError, _OtherBrokerError):
             raise
         except Exception as error:
             # The letter's headers, or an exchange's record.
             raise unreadable(error) from error
         return []
+
+    def _refresh_elsewhere(self, exchange: str) -> Sequence[RoutingTable]:
+        try:
+            return self._elsewhere().refresh(exchange)
+        except (RedisError, OSError) as error:
+            raise _OtherBrokerError(str(error)) from error
 
     def _keep(self, queue: str, exchange: str | None, stranded: Mapping[str, BaseException | None]) -> None:
         kept, discarded = self._letters.keep(queue, stranded)

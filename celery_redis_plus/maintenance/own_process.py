@@ -35,12 +35,12 @@ class OwnProcess:
         grace_s: float,
         heartbeat_s: float,
         failing: Callable[[], Mapping[str, str]] = dict,
-        consumes_elsewhere: Callable[[], bool] = lambda: False,
+        needed_besides: Callable[[], bool] = lambda: False,
     ) -> None:
         """Tell of the connections `own` of the maintenance thread, and of what stands in the other three.
 
         `grace_s` is `connection_lost_grace`, `heartbeat_s` the time between two heartbeats of the leases, in seconds. `failing`
-        returns the maintenance tasks that fail, and what they raised; `consumes_elsewhere` whether this process does this
+        returns the maintenance tasks that fail, and what they raised; `needed_besides` whether this process does this
         broker's maintenance although it may consume nothing here.
         """
         #: Those of the maintenance thread.
@@ -49,7 +49,7 @@ class OwnProcess:
         self._unacked_messages = unacked_messages
         self._positions = positions
         self._failing = failing
-        self._consumes_elsewhere = consumes_elsewhere
+        self._needed_besides = needed_besides
         #: Until when this process looks for lost ones although it may have nothing, on `clock`, in seconds.
         self._looks_until = 0.0
         #: `connection_lost_grace`, in seconds; 0: no process asks for these connections.
@@ -87,7 +87,7 @@ class OwnProcess:
     @property
     def versions(self) -> tuple[int, int, int]:
         """What the record depends on: whether this process consumes elsewhere; changes of subscribers, and of what is watched."""
-        return int(self._consumes_elsewhere()), self._positions.version, self._watched.version
+        return int(self._needed_besides()), self._positions.version, self._watched.version
 
     def record(self, run: str, started_at: float) -> ProcessRecord | None:
         """Return the record; None where the process neither consumes nor has messages, nor waits for a lost one.
@@ -99,7 +99,7 @@ class OwnProcess:
         watched = self._watched.all()
         users = {(queue.name, user) for queue in watched for user in queue.users}
         unacked = self._unacked_messages.sessions()
-        if not users and not unacked and not self.looks and not self._consumes_elsewhere():
+        if not users and not unacked and not self.looks and not self._needed_besides():
             return None
         # A user is a consumer, a session, or the owner of exclusive queues: each ends with or has the session's id.
         sessions = {user.rpartition(" ")[2].partition(CONSUMER_ID_SEPARATOR)[0] for _, user in users}

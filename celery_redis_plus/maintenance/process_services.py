@@ -14,8 +14,6 @@ from celery_redis_plus.connection.forks import lock_of
 from celery_redis_plus.maintenance.shared_state import SharedState
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from celery_redis_plus.broker.consumers.active_tasks import ActiveTasks
     from celery_redis_plus.connection.connector import Connector
     from celery_redis_plus.keys import Keys
@@ -26,7 +24,7 @@ if TYPE_CHECKING:
 #: The options that a service uses. Connections that differ in one of them have services of their own.
 SERVICE_OPTIONS = (
     *("visibility_timeout", "delivery_limit", "dead_letter_max", "dead_letter_ttl", "consumer_heartbeat_timeout"),
-    *("connection_lost_grace", "cluster_lanes"),
+    *("connection_lost_grace", "shards"),
     *("transient_queue_ttl", "subscriber_timeout", "stream_max_age", "fanout_prefix", "publish_dedup_window"),
     *("event_log", "event_log_sample", "event_log_events", "event_log_payload", "event_log_index"),
     *("event_log_maxlen", "event_log_hard_maxlen", "event_log_max_age"),
@@ -52,14 +50,14 @@ _services_lock = lock_of(sys.modules[__name__], "_services_lock")
 END_LIMIT_S = 1.0
 
 
-def shared_state_for(connector: Connector, keys: Keys, options: Options, lanes: Sequence[str] = ()) -> SharedState:
-    """Return what this process shares on a broker, made at first use; on one of several `lanes`, by their prefixes."""
+def shared_state_for(connector: Connector, keys: Keys, options: Options) -> SharedState:
+    """Return what this process shares on a broker, made at first use."""
     address = connector.address
     place = _Place(address.display(), address.username, keys.prefix, tuple(getattr(options, name) for name in SERVICE_OPTIONS))
     with _services_lock:
         shared = _shared.get(place)
         if shared is None:
-            shared = _shared[place] = SharedState(connector, keys, options, lanes)
+            shared = _shared[place] = SharedState(connector, keys, options)
         return shared
 
 
@@ -72,10 +70,11 @@ def service_of(shared: SharedState) -> MaintenanceService:
                 from celery_redis_plus.maintenance.service import MaintenanceService
 
             service = shared.service = MaintenanceService(
-                shared.connector, shared.keys, shared.options, shared.lanes,
+                shared.connector, shared.keys, shared.options,
                 name=shared.name, topology=shared.topology, reconnects=lambda: shared.reconnects,
             )  # fmt: skip
             service.active_tasks = _keepers[-1] if _keepers else None
+            shared.on_service(service)
             _end_with_multiprocessing()
         return service
 

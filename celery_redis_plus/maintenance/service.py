@@ -11,7 +11,7 @@ import os
 import random
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
 from redis.exceptions import RedisError
@@ -54,9 +54,6 @@ MAX_IDLE_S = 30.0
 class MaintenanceService:
     """What a process that consumes does on one broker, beside its channels."""
 
-    #: Those of the broker's other lanes. While this process consumes in one lane, it does the maintenance of all: a queue that no
-    #: process consumes may be in any, and its messages expire, and go on when they are dead.
-    others: Sequence[MaintenanceService] = ()
     _reachable = True
     #: Until when `flush` waits, on the monotonic clock, in seconds; None where it has not waited in vain.
     _flush_until: float | None = None
@@ -66,7 +63,7 @@ class MaintenanceService:
     _swept_as_of: tuple[int, list[str]] | None = None
 
     def __init__(
-        self, connector: Connector, keys: Keys, options: Options, lanes: Sequence[str], *,
+        self, connector: Connector, keys: Keys, options: Options, *,
         name: str, topology: DeclaredTopology, reconnects: Callable[[], int],
     ) -> None:  # fmt: skip
         """Prepare; `start` starts the thread.
@@ -75,12 +72,13 @@ class MaintenanceService:
             connector: opens its connections.
             keys: spells the keys.
             options: the transport's.
-            lanes: the prefixes of all lanes, where there are several.
             name: the process's on the server.
             topology: what this process has declared.
             reconnects: returns how many connections were opened in place of one that had failed.
         """
         self._reconnects = reconnects
+        #: Returns whether the thread has work although this process consumes nothing here.
+        self.needed_besides: Callable[[], bool] = lambda: False
         self._look_s = options.consumer_heartbeat_timeout + LOOK_FOR_LOST_S
         self.name = name
         self._pid = os.getpid()
@@ -92,14 +90,16 @@ class MaintenanceService:
         self._waker = Waker()
         #: The maintenance tasks, and what they share.
         tasks = self.tasks = Tasks(
-            connector, keys, options, lanes, name=name, topology=topology, wake=self._waker.wake,
-            consumes_elsewhere=lambda: any(service.watched.all() for service in self.others),
+            connector, keys, options, name=name, topology=topology, wake=self._waker.wake,
+            needed_besides=self._is_needed_besides,
         )  # fmt: skip
         self.unacked_messages, self.watched, self.positions = tasks.unacked_messages, tasks.watched, tasks.positions
         self.unacked_messages.on_work = self._waker.wake
         self.watched.on_change = self._waker.wake
         if connector.credentials is not None:
             connector.credentials.wake_on_renewal(self._waker)
+        if connector.finder is not None:
+            connector.finder.wake_on_move(self._waker)
         #: What this process has declared.
         self.knowledge = topology
         #: Gives back what is left when the interpreter exits.
@@ -256,6 +256,11 @@ class MaintenanceService:
         self._waker.close()
 
     @property
+    def closed(self) -> bool:
+        """Whether it was stopped for good."""
+        return self._closed
+
+    @property
     def running(self) -> bool:
         """Whether the thread is alive."""
         return self._thread is not None and self._thread.is_alive()
@@ -296,12 +301,14 @@ class MaintenanceService:
             if self._pid == os.getpid():
                 self.tasks.lease_heartbeats.run_soon()
                 self.tasks.commands.close()
-                if self.tasks.lanes is not None:
-                    self.tasks.lanes.close()
+                self.tasks.elsewhere.close()
                 with self._lock:
                     if self._thread in {None, threading.current_thread()}:
                         # Else one that was started meanwhile waits there by now.
                         self._wakeups.abort()
+
+    def _is_needed_besides(self) -> bool:
+        return self.needed_besides()
 
     def _retire(self) -> bool:
         with self._lock:
@@ -312,8 +319,8 @@ class MaintenanceService:
             return True
 
     def _consumes(self) -> bool:
-        """Return whether this process consumes, in any lane of the broker, or waits for what a lost one has."""
-        return self.own_process.looks or any(service.watched.all() for service in (self, *self.others))
+        """Return whether this process consumes, waits for what a lost one has, or has another reason to do the maintenance."""
+        return self.own_process.looks or bool(self.watched.all()) or self.needed_besides()
 
     def _work(self, *, news: bool) -> float:
         version = self.watched.version

@@ -13,7 +13,7 @@ from celery_redis_plus.broker.exchanges.declared_topology import DeclaredTopolog
 from celery_redis_plus.broker.line_interval import LineInterval
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable
 
     from celery_redis_plus.connection.connector import Connector
     from celery_redis_plus.keys import Keys
@@ -30,13 +30,15 @@ class SharedState:
     #: Does the maintenance; made when the process consumes, or waits for something, by `process_services.service_of`.
     service: MaintenanceService | None = None
 
-    def __init__(self, connector: Connector, keys: Keys, options: Options, lanes: Sequence[str] = ()) -> None:
-        """Know nothing yet. `lanes` are the prefixes of all lanes, where there are several."""
-        self.connector, self.keys, self.options, self.lanes = connector, keys, options, lanes
+    def __init__(self, connector: Connector, keys: Keys, options: Options) -> None:
+        """Know nothing yet."""
+        self.connector, self.keys, self.options = connector, keys, options
+        #: Called with the service when it is made.
+        self.on_service: Callable[[MaintenanceService], None] = lambda _: None
         #: The process's name on the server.
         self.name = secrets.token_hex(6)
         #: What this process has declared.
-        self.topology = DeclaredTopology(options.cluster_lanes, on_flush=self._note_flush)
+        self.topology = DeclaredTopology(options.shards, on_flush=self._note_flush)
         #: Paces the log lines about messages without a recipient, of all publishers of this process.
         self.unrouted = LineInterval(UNROUTED_LOG_S)
         #: Connections that failed, and those that were opened in place of one of them.

@@ -5,7 +5,7 @@ Each is made when it is asked for first, so the order of the properties says not
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -14,11 +14,11 @@ from celery_redis_plus.broker.consumers.leases import Leases
 from celery_redis_plus.broker.consumers.processes import Processes
 from celery_redis_plus.broker.consumers.registry import Consumers
 from celery_redis_plus.broker.consumers.unacked import UnackedMessages
+from celery_redis_plus.broker.dead_letters.elsewhere import NOWHERE_ELSE, Elsewhere
 from celery_redis_plus.broker.dead_letters.store import DeadLetters
 from celery_redis_plus.broker.exchanges.bindings import Bindings
 from celery_redis_plus.broker.fanout.subscriber_cursor import SubscriberCursors
 from celery_redis_plus.broker.fanout.subscriber_registry import SubscriberRegistry
-from celery_redis_plus.broker.lanes.lanes import Lane, Lanes, connect_lanes
 from celery_redis_plus.broker.queues.ownership import Ownership, delete_queue
 from celery_redis_plus.broker.queues.queues import Queues
 from celery_redis_plus.connection.blocking_connection import BlockingConnection
@@ -64,8 +64,8 @@ class Tasks:
     """The registry of maintenance tasks."""
 
     def __init__(
-        self, connector: Connector, keys: Keys, options: Options, lanes: Sequence[str], *,
-        name: str, topology: DeclaredTopology, wake: Callable[[], None], consumes_elsewhere: Callable[[], bool],
+        self, connector: Connector, keys: Keys, options: Options, *,
+        name: str, topology: DeclaredTopology, wake: Callable[[], None], needed_besides: Callable[[], bool],
     ) -> None:  # fmt: skip
         """Make nothing yet.
 
@@ -73,15 +73,14 @@ class Tasks:
             connector: opens the connections.
             keys: spells the keys.
             options: the transport's.
-            lanes: the prefixes of all lanes, where there are several.
             name: the process's on the server.
             topology: what this process has declared.
             wake: wakes the thread that runs the tasks.
-            consumes_elsewhere: returns whether this process consumes in another lane of the broker.
+            needed_besides: returns whether there is work although this process consumes nothing here.
         """
-        self._connector, self._keys, self._options, self._lane_prefixes = connector, keys, options, lanes
+        self._connector, self._keys, self._options = connector, keys, options
         self._name, self._knowledge, self._wake = name, topology, wake
-        self._consumes_elsewhere = consumes_elsewhere
+        self._needed_besides = needed_besides
         self.unacked_messages = UnackedMessages()
         self.watched = ConsumedQueues()
         self.positions = SubscriberCursors(options.subscriber_timeout)
@@ -89,6 +88,8 @@ class Tasks:
         self.commands = CommandConnection(connector, "maintenance", timeout=options.socket_timeout, learns_id=True)
         self.blocking = BlockingConnection(connector, "timers", timeout=options.socket_timeout, learns_id=True)
         self._crowds = QueueCrowds()
+        #: Takes dead messages to queues of other brokers.
+        self.elsewhere: Elsewhere = NOWHERE_ELSE
 
     @fork_safe_property
     def runner(self) -> TaskRunner:
@@ -130,7 +131,7 @@ class Tasks:
             grace_s=self._options.connection_lost_grace,
             heartbeat_s=interval_s(self._options.visibility_timeout),
             failing=lambda: self.runner.failing,
-            consumes_elsewhere=self._consumes_elsewhere,
+            needed_besides=self._needed_besides,
         )  # fmt: skip
 
     @fork_safe_property
@@ -196,7 +197,7 @@ class Tasks:
 
     @fork_safe_property
     def _forwarder(self) -> DeadLetterForwarder:
-        return DeadLetterForwarder(DeadLetters(self.commands, self._keys), self._queues, self._bindings, self.lanes)
+        return DeadLetterForwarder(self.dead_letters, self._queues, self._bindings, lambda: self.elsewhere)
 
     @fork_safe_property
     def reconnect_recovery(self) -> ReconnectRecovery:
@@ -259,10 +260,9 @@ class Tasks:
     # -- what they share -----------------------------------------------------------------------------------------------------
 
     @fork_safe_property
-    def lanes(self) -> Lanes | None:
-        """The broker's lanes; None where it has one."""
-        own = Lane(self.commands, self._keys, self._queues, self._bindings)
-        return connect_lanes(own, self._connector, self._lane_prefixes) if self._lane_prefixes else None
+    def dead_letters(self) -> DeadLetters:
+        """The dead letters of the broker."""
+        return DeadLetters(self.commands, self._keys)
 
     @fork_safe_property
     def _queues(self) -> Queues:

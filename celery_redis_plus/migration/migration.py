@@ -58,6 +58,8 @@ class Migration:
         self._keys = keys
         self._queues = queues
         self._source = source
+        #: Tells whether this broker has a queue of this name, or messages of no known queue (`report.UNKNOWN`); others stay.
+        self.owns: Callable[[str], bool] = lambda _: True
         prefix = options.global_keyprefix if source_prefix is None else source_prefix
         self._kombu = KombuBroker.of_options(source or commands, prefix, kombu_options)
         self._mapping = PriorityMapping(low_first=options.priority_order == "low-first", choice=priorities)
@@ -72,15 +74,17 @@ class Migration:
     def queues(self, wanted: Sequence[str] = ()) -> list[str]:
         """Return the queues of both transports, or those that are wanted. Raises as `list_queues` does."""
         self._kombu.refresh()
-        return list(wanted) or self._kombu.queues(list_queues(self._commands, self._keys))
+        found = list(wanted) or self._kombu.queues(list_queues(self._commands, self._keys))
+        return [name for name in found if self.owns(name)]
 
     def status(self, names: Sequence[str]) -> list[MigrationStatus]:
         """Return how queues stand, without those that are empty in both transports. Raises as `read_status` does."""
-        return read_status(self._commands, self._keys, self._kombu, names)
+        found = read_status(self._commands, self._keys, self._kombu, [name for name in names if self.owns(name)])
+        return [one for one in found if self.owns(one.queue)]
 
     def declare(self, names: Sequence[str]) -> None:
         """Declare queues here without arguments; those that stand keep theirs."""
-        declare_lasting(self._queues, names)
+        declare_lasting(self._queues, [name for name in names if self.owns(name)])
 
     def importer(self) -> Importer:
         """Return what takes messages from kombu."""
@@ -102,7 +106,7 @@ class Migration:
             redis.exceptions.RedisError: as `list_queues`.
         """
         lasting, transient = [], []
-        for name in wanted or list_queues(self._commands, self._keys):
+        for name in filter(self.owns, wanted or list_queues(self._commands, self._keys)):
             known = self._queues.read(name)
             if known is None and wanted:
                 raise QueueNotFound(f"there is no queue {name!r}: nothing of it can be given back")
@@ -148,7 +152,9 @@ class Migration:
         names = self.queues(wanted)
         if older_than_s is not None:
             # They are older than what waits.
-            yield from importer.take_unacked(older_than_s, lambda queue: not wanted or queue in wanted, stopped)
+            yield from importer.take_unacked(
+                older_than_s, lambda queue: self.owns(queue) and (not wanted or queue in wanted), stopped
+            )
         for name in names:
             yield from importer.take_waiting(name, stopped)
 

@@ -17,7 +17,7 @@ from celery_redis_plus.broker.queues.overview import list_queues
 from celery_redis_plus.connection.scans import scan_keys
 from celery_redis_plus.connection.server_time import server_ms
 from celery_redis_plus.errors import InvalidArgument
-from celery_redis_plus.integration.app_broker import connected
+from celery_redis_plus.integration.app_broker import connected_shards
 from celery_redis_plus.maintenance.dead_letter_forwarder import DeadLetterForwarder
 from celery_redis_plus.maintenance.resting_queues import QueueCrowds
 from celery_redis_plus.maintenance.sweeper import Sweeper, SweepLimits
@@ -60,12 +60,15 @@ def advance(seconds: float, *, app: Celery | None = None) -> None:
     if not 0 < seconds <= LONGEST_S:
         raise InvalidArgument(f"argument 'seconds' of advance is {seconds!r}; allowed is a number over 0, up to {LONGEST_S}")
     ms = round(seconds * 1000)
-    with connected(app_of(app)) as session:
-        queues = list_queues(session.commands, session.keys)
-        for queue in queues:
-            session.commands.call(script("advance"), session.keys.queue(queue).state_keys, ms, *_envelopes(session, queue, ms))
-        _age_deduplication(session, ms)
-        _sweep(session, queues)
+    with connected_shards(app_of(app)) as shards:
+        for _, session in shards:
+            queues = list_queues(session.commands, session.keys)
+            for queue in queues:
+                keys = session.keys.queue(queue).state_keys
+                session.commands.call(script("advance"), keys, ms, *_envelopes(session, queue, ms))
+            _age_deduplication(session, ms)
+        for _, session in shards:
+            _sweep(session, list_queues(session.commands, session.keys))
 
 
 def _envelopes(session: PublisherSession, queue: str, ms: int) -> Iterator[str | bytes]:
@@ -100,7 +103,9 @@ def _sweep(session: PublisherSession, queues: Sequence[str]) -> None:
     """Do what the maintenance of a worker would: promote, expire, forward dead letters."""
     options, commands, keys = session.options, session.commands, session.keys
     limits = SweepLimits(options.visibility_timeout, options.delivery_limit, options.dead_letter_max, options.dead_letter_ttl)
-    forwarder = DeadLetterForwarder(DeadLetters(commands, keys), session.queues, session.bindings)
+    tasks = session.service.tasks
+    letters = DeadLetters(commands, keys)
+    forwarder = DeadLetterForwarder(letters, session.queues, session.bindings, lambda: tasks.elsewhere)
     sweeper = Sweeper(commands, keys, QueueCrowds(), name=NAME, limits=limits, forward=forwarder.add)
     sweeper.watch(queues)
     for queue in queues:

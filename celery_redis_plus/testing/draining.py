@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ from celery.worker import state
 
 from celery_redis_plus.broker.queues.overview import read_overviews
 from celery_redis_plus.integration import worker_compat
-from celery_redis_plus.integration.app_broker import connected
+from celery_redis_plus.integration.app_broker import connected_shards
 from celery_redis_plus.testing.tested_app import app_of
 
 if TYPE_CHECKING:
@@ -71,31 +71,32 @@ def drain(*, app: Celery | None = None, timeout: float = 10.0) -> int:
         ran += 1
 
     with ExitStack() as stack:
-        session = stack.enter_context(connected(used))
+        sessions = [session for _, session in stack.enter_context(connected_shards(used))]
         signals.task_postrun.connect(count)
         stack.callback(signals.task_postrun.disconnect, count)
-        if not any(one.consumers for one in _overviews(used, session)):
+        if not any(one.consumers for one in _overviews(used, sessions)):
             stack.enter_context(running_worker(used))
-        while not _is_done(used, session):
+        while not _is_done(used, sessions):
             if time.monotonic() >= deadline:
-                raise AssertionError(_left(_overviews(used, session), timeout))
+                raise AssertionError(_left(_overviews(used, sessions), timeout))
             time.sleep(INTERVAL_S)
     return ran
 
 
-def _overviews(app: Celery, session: PublisherSession) -> list[QueueOverview]:
-    return list(read_overviews(session.commands, session.keys, list(app.amqp.queues)))
+def _overviews(app: Celery, sessions: Sequence[PublisherSession]) -> list[QueueOverview]:
+    queues = list(app.amqp.queues)
+    return [one for session in sessions for one in read_overviews(session.commands, session.keys, queues)]
 
 
-def _is_done(app: Celery, session: PublisherSession) -> bool:
+def _is_done(app: Celery, sessions: Sequence[PublisherSession]) -> bool:
     """Return whether nothing was ready, held or run at one moment: between two looks that found nothing, and nothing published.
 
     Celery acks most tasks before it runs them, so that this process's own workers are asked as well.
     """
-    before = _overviews(app, session)
+    before = _overviews(app, sessions)
     if any(one.ready or one.unacked for one in before) or worker_compat.requests():
         return False
-    after = _overviews(app, session)
+    after = _overviews(app, sessions)
     idle = not any(one.ready or one.unacked for one in after)
     return idle and [one.published for one in before] == [one.published for one in after]
 

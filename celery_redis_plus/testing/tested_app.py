@@ -12,7 +12,7 @@ from unittest import mock
 from celery import current_app
 from kombu import pools
 
-from celery_redis_plus.integration.app_broker import connected
+from celery_redis_plus.integration.app_broker import connected_shards
 from celery_redis_plus.integration.configure import configure_app, forget_connections
 from celery_redis_plus.maintenance.process_services import end_services
 
@@ -48,8 +48,8 @@ def pointed_at(app: Celery, broker: str, results: str) -> Iterator[Celery]:
             _reconnect(app)
             configure_app(app)
             app.set_current()
-            with connected(app) as session:
-                address = session.address.display()
+            with connected_shards(app) as shards:
+                address = shards[0][1].address.display()
             yield app
         finally:
             _close_connections(app, address)

@@ -12,7 +12,7 @@ from kombu.serialization import dumps, loads, registry
 from celery_redis_plus.broker.arguments.eta import eta_to_ms, time_of_ms
 from celery_redis_plus.broker.queues.overview import list_queues
 from celery_redis_plus.errors import CeleryRedisPlusError
-from celery_redis_plus.integration.app_broker import connected
+from celery_redis_plus.integration.app_broker import connected_shards
 from celery_redis_plus.stored_message import TAG_TIME
 from celery_redis_plus.testing.tested_app import app_of
 from celery_redis_plus.transport.browsing import browse
@@ -142,8 +142,8 @@ def _as_sent(found: EnqueuedTask, value: Any) -> Any:
 
 
 def _waiting(app: Celery) -> Iterator[EnqueuedTask]:
-    with connected(app) as session:
-        queues = list_queues(session.commands, session.keys)
+    with connected_shards(app) as shards:
+        queues = sorted({queue for _, session in shards for queue in list_queues(session.commands, session.keys)})
     for queue in queues:
         for state in ("ready", "delayed"):
             for message in browse(queue, connection=app, state=state):

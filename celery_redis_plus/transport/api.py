@@ -8,16 +8,17 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from kombu import Connection, Producer
+from kombu.transport import base
 
 from celery_redis_plus.broker.publishing.tracking_request import ACK_TIMEOUT_S, TRACK, is_tracked, tracking_request
 from celery_redis_plus.connection.forks import lock_of, on_fork_in_child
 from celery_redis_plus.errors import DeliveryNotFound, InvalidArgument
-from celery_redis_plus.transport.channel import Channel
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.publishing.delivery_store import Tracked
     from celery_redis_plus.broker.queues.counters import Counters
     from celery_redis_plus.consumer.publisher_session import PublisherSession
+    from celery_redis_plus.transport.channel import Channel
 
 Callback = Callable[["Delivery"], object]
 
@@ -170,7 +171,8 @@ def broadcast(
         kombu.exceptions.ChannelError: as `Channel.basic_publish`.
         redis.exceptions.RedisError: as `error_translation.translate` names it.
     """
-    with channel_of(connection) as channel:
+    with channel_of(connection) as whole:
+        channel = whole.of_broadcasts(exchange)
         record = channel.session.bindings.record(exchange)
         if record is None or record.type != "fanout":
             kind = "does not exist" if record is None else f"is of type {record.type!r}"
@@ -186,7 +188,7 @@ def delivery(track: str, *, connection: Any) -> Delivery:
         redis.exceptions.RedisError: as `error_translation.translate` names it.
     """
     with channel_of(connection) as channel:
-        return _handle(channel.session, track)
+        return _handle(channel, track)
 
 
 def counters(queue: str, *, connection: Any) -> Counters:
@@ -209,14 +211,18 @@ def _tracked(
 ) -> Delivery:  # fmt: skip
     wanted = tracking_request(ack_timeout)
     Producer(channel).publish(body, exchange=exchange, routing_key=routing_key, **{**properties, TRACK: wanted})
-    return _handle(channel.session, wanted.id)
+    return _handle(channel, wanted.id)
 
 
-def _handle(session: PublisherSession, track: str) -> Delivery:
-    state = session.tracking.tracks.state(track)
-    if state is None:
+def _handle(channel: Channel, track: str) -> Delivery:
+    found = []
+    for broker in channel.all_brokers():
+        state = broker.session.tracking.tracks.state(track)
+        if state is not None:
+            found.append(Delivery(track, broker.session, state))
+    if not found:
         raise DeliveryNotFound(f"no tracked delivery {track!r} is known: none was published under this id, or long ago")
-    return Delivery(track, session, state)
+    return channel.composed(found)
 
 
 @contextmanager
@@ -226,8 +232,8 @@ def channel_of(source: Any) -> Iterator[Channel]:
     Raises:
         InvalidArgument: it is none of these, or leads to another transport.
     """
-    if isinstance(source, Channel):
-        yield source
+    if isinstance(source, base.StdChannel):
+        yield _ours(source)
     elif isinstance(source, Connection):
         yield _ours(source.default_channel)
     elif hasattr(source, "producer_or_acquire"):
@@ -238,6 +244,7 @@ def channel_of(source: Any) -> Iterator[Channel]:
 
 
 def _ours(channel: Any) -> Channel:
-    if not isinstance(channel, Channel):
+    if not hasattr(channel, "of_broadcasts"):
         raise InvalidArgument(f"connection leads to {channel!r}; allowed is one over the transport of celery_redis_plus")
-    return channel
+    ours: Channel = channel
+    return ours

@@ -86,13 +86,13 @@ def _messages(
 
 def _check_queue(queue: str, connection: Any) -> None:
     with channel_of(connection) as channel:
-        session = channel.lane_of(queue).session
+        session = channel.of_queue(queue).session
         read_overview(session.commands, session.keys, queue)
 
 
 def _page(queue: str, connection: Any, state: State, first: int, most: int) -> tuple[int, list[BrowsedMessage]]:
     # A channel for each page: a slow reader, or one that stops early, keeps none of an app's connections.
     with channel_of(connection) as channel:
-        session = channel.lane_of(queue).session
+        session = channel.of_queue(queue).session
         checked, page = read_page(session.commands, session.keys, Page(queue, state, first, most))
     return checked, [BrowsedMessage(*(getattr(one, field.name) for field in fields(one))) for one in page]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from amqp.protocol import queue_declare_ok_t
 from kombu.entity import Exchange, Queue
@@ -39,6 +39,9 @@ if TYPE_CHECKING:
     from celery_redis_plus.transport.kombu_message import Message as DeliveredMessage
     from celery_redis_plus.transport.publish_batch import PublishBatch
     from celery_redis_plus.transport.qos import QoS as PrefetchLimit
+
+#: The handle of a tracked delivery: `transport.api.Delivery`.
+D = TypeVar("D")
 
 #: A table of AMQP's `x-*` arguments.
 Arguments = Mapping[str, Any] | None
@@ -91,7 +94,7 @@ class Channel(virtual.Channel):
     @fork_safe_property
     def consumer_session(self) -> ConsumerSession:
         """What the connection consumes with."""
-        return self.delivery_loop.server_of(self.session).connection
+        return self.delivery_loop.server.connection
 
     @fork_safe_property
     def _consumed(self) -> ChannelConsumers:
@@ -99,7 +102,7 @@ class Channel(virtual.Channel):
             from celery_redis_plus.consumer.channel_consumers import ChannelConsumers
             from celery_redis_plus.transport.kombu_message import broadcast_payload, payload_of
 
-        server = self.delivery_loop.server_of(self.session)
+        server = self.delivery_loop.server
         return ChannelConsumers(server, self.qos, decode=payload_of, decode_broadcast=broadcast_payload)
 
     @property
@@ -123,17 +126,28 @@ class Channel(virtual.Channel):
         return SocketOwner(self.consumer_session.wakeup_connection) if self.has_consumers else None
 
     @property
-    def whole(self) -> Channel:
-        """The channel that the application has, and so do its messages: this one."""
-        return self
-
-    @property
-    def lanes(self) -> tuple[Channel, ...]:
-        """The channels of all lanes: this one."""
+    def brokers(self) -> tuple[Channel, ...]:
+        """The channels to all brokers that the application's channel leads to: this one."""
         return (self,)
 
-    def lane_of(self, name: str) -> Channel:
-        """Return the channel of the lane of a queue, or of a fanout exchange: this one."""
+    def all_brokers(self) -> Sequence[Channel]:
+        """Return the channels to all brokers, connecting to those that are not open: this one."""
+        return (self,)
+
+    def composed(self, deliveries: Sequence[D]) -> D:
+        """Return the handle of a delivery, of which each broker has a part: there is one."""
+        return deliveries[0]
+
+    def begin_in_pool(self) -> None:
+        """Have a delivered task begin when the worker's pool begins it: until then, a lost worker is no failure of it."""
+        self.queue_consumers.begins_at_delivery = False
+
+    def of_queue(self, queue: str) -> Channel:
+        """Return the channel to the broker that has a queue: this one."""
+        return self
+
+    def of_broadcasts(self, exchange: str) -> Channel:
+        """Return the channel over which broadcasts of a fanout exchange are published: this one."""
         return self
 
     def check_open(self) -> None:
@@ -274,10 +288,10 @@ class Channel(virtual.Channel):
         priority = consumer_priority(queue, arguments, self.session.options.consumer_priority)
         browsing = browses(queue, arguments, exclusive=exclusive)
 
-        whole, message_class = self.whole, self.Message
+        message_class = self.Message
 
         def deliver(payload: Payload, unacked: Unacked | None) -> Any:
-            message = message_class(payload, channel=whole, unacked=unacked, lane=self)
+            message = message_class(payload, channel=self, unacked=unacked)
             message.queue = queue
             if not browsing:
                 self.qos.deliver(message, unacked)
@@ -308,7 +322,7 @@ class Channel(virtual.Channel):
         if found is None:
             return None
         payload, unacked = found
-        message = self.Message(payload, channel=self.whole, unacked=unacked, lane=self)
+        message = self.Message(payload, channel=self, unacked=unacked)
         self.qos.deliver(message, unacked)
         if no_ack:
             self.qos.ack(unacked.tag)

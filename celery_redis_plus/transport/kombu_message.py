@@ -30,20 +30,19 @@ class Message(base.Message):
         channel: Any = None,
         accept: Any = None,
         unacked: Unacked | None = None,
-        lane: Any = None,
         **kwargs: Any,
     ) -> None:
         """Build the message of a payload.
 
         Args:
             payload: kombu's wire format as a dict, the body in it unencoded.
-            channel: the application's.
+            channel: the one that delivers it.
             accept: the content types that may be read.
             unacked: its record.
-            lane: the part of the channel that has delivered it; None is `channel`.
             kwargs: what kombu's message takes besides.
         """
-        self.lane = channel if lane is None else lane
+        #: The channel that has delivered it. `channel` is that of the application, which may have put its own in place.
+        self.delivered_by = channel
         self._unacked = unacked if isinstance(unacked, UnackedMessage) else None
         properties, get = payload["properties"], payload.get
         base.Message.__init__(
@@ -73,7 +72,7 @@ class Message(base.Message):
         if self._unacked is not None:
             self._unacked.started = True
             if self._unacked.failed_before:
-                self.lane.consumer_session.acknowledger.begin(self._unacked)
+                self.delivered_by.consumer_session.acknowledger.begin(self._unacked)
 
     def note_task_delivery(self, *, acked_early: bool) -> None:
         """Let its task know which delivery it may settle; an empty token: it is acked before its task begins.
@@ -107,7 +106,7 @@ class Message(base.Message):
         if how == "ack":
             self.ack()
             # The task goes on, perhaps for long.
-            self.lane.consumer_session.acknowledger.flush()
+            self.delivered_by.consumer_session.acknowledger.flush()
             return True
         if unacked is not None:
             unacked.failed, unacked.retry_delay_ms = True, delay_ms
@@ -122,8 +121,8 @@ class Message(base.Message):
 
     def tell_failed(self, reason: str, failure: Failure | None) -> None:
         """Tell the log that the work on it failed after it was acked early; nothing where its events are not written."""
-        if self.lane is not None and self._unacked is not None and self._unacked.is_logged:
-            self.lane.consumer_session.acknowledger.tell_failed(self._unacked.queue, self._unacked.tag, reason, failure)
+        if self.delivered_by is not None and self._unacked is not None and self._unacked.is_logged:
+            self.delivered_by.consumer_session.acknowledger.tell_failed(self._unacked.queue, self._unacked.tag, reason, failure)
 
     def mark_failed(self) -> None:
         """Note that its work failed: sent back with requeue, it counts towards the delivery limit."""

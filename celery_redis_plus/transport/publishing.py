@@ -93,7 +93,7 @@ class ExchangePublisher:
         """Publish a message of a batch by itself, as it was `prepared`, under the attempt of the batch. Raises as `publish`."""
         on_missing = _raise_unroutable if mandatory else None
         if not self._connection.publisher.to_queue(queue, prepared, attempt, on_missing):
-            self._unrouted(message, "", queue, attempt, mandatory=mandatory)
+            self.keep_unrouted(message, "", queue, attempt, mandatory=mandatory, broadcast=False)
 
     def send(
         self, message: dict[str, Any], exchange: str, routing_key: str, attempt: PublishAttempt, *, mandatory: bool
@@ -103,13 +103,14 @@ class ExchangePublisher:
             self._track(message, exchange, routing_key, attempt)
         publisher = self._connection.publisher
         if exchange:
-            routed = self._take(message, exchange, routing_key, attempt, mandatory=mandatory)
+            routed = self.take(message, exchange, routing_key, attempt, mandatory=mandatory)
         else:
             # Else kombu's habit: a queue that nobody has declared is made.
             on_missing = _raise_unroutable if mandatory else None
             routed = bool(publisher.to_queue(routing_key, self._outgoing(message, routing_key), attempt, on_missing))
         if not routed and not self._take_alternately(message, exchange, routing_key, attempt):
-            self._unrouted(message, exchange, routing_key, attempt, mandatory=mandatory)
+            broadcast = bool(exchange) and self._connection.bindings.is_fanout(exchange)
+            self.keep_unrouted(message, exchange, routing_key, attempt, mandatory=mandatory, broadcast=broadcast)
         # An error would end a worker: remote control, events and their replies may be lost.
         if publisher.waits_for_replicas and not (exchange and self._connection.ignores_unroutable(exchange)):
             publisher.check_replicas(attempt)
@@ -140,7 +141,7 @@ class ExchangePublisher:
             return [subscriber.id for subscriber in subscribers if subscriber.state != "left"]
         return connection.bindings.refresh(exchange).route(routing_key, headers) if exchange else [routing_key]
 
-    def _take(
+    def take(
         self, message: dict[str, Any], exchange: str, routing_key: str, attempt: PublishAttempt, *, mandatory: bool
     ) -> bool:  # fmt: skip
         """Give a message to an exchange that has a name; return False where it has no recipient, and it is not kept."""
@@ -177,7 +178,7 @@ class ExchangePublisher:
     def _take_alternately(self, message: dict[str, Any], exchange: str, routing_key: str, attempt: PublishAttempt) -> bool:
         """Give a message to the alternate exchanges, one after the other, until one has somebody for it."""
         others = self._connection.bindings.alternates(exchange) if exchange else ()
-        return any(self._take(message, other, routing_key, attempt, mandatory=True) for other in others)
+        return any(self.take(message, other, routing_key, attempt, mandatory=True) for other in others)
 
     def _route(self, message: dict[str, Any], exchange: str, routing_key: str, attempt: PublishAttempt) -> bool | None:
         """Give a message to the queues that are bound to an exchange; return False where none takes it.
@@ -220,12 +221,12 @@ class ExchangePublisher:
             raise refused
         return routed
 
-    def _unrouted(
-        self, message: dict[str, Any], exchange: str, routing_key: str, attempt: PublishAttempt, *, mandatory: bool
+    def keep_unrouted(
+        self, message: dict[str, Any], exchange: str, routing_key: str, attempt: PublishAttempt, *, mandatory: bool,
+        broadcast: bool,
     ) -> None:  # fmt: skip
-        """Log, count and keep a message without a recipient."""
+        """Log, count and keep a message without a recipient; `broadcast` tells whether its exchange is a fanout exchange."""
         connection = self._connection
-        broadcast = bool(exchange) and connection.bindings.is_fanout(exchange)
         reason = NO_SUBSCRIBERS if broadcast else UNROUTABLE
         text = f"exchange {exchange!r} has no subscriber" if broadcast else _nowhere(exchange, routing_key)
         if mandatory:
@@ -233,7 +234,7 @@ class ExchangePublisher:
         about = {"exchange": exchange, "routing_key": routing_key, "task_id": message["headers"].get("id")}
         fallback = None if broadcast or not exchange else connection.options.deadletter_queue
         if fallback:
-            self._warn(f"{text}: it goes to {fallback!r}", exchange, about)
+            self.warn_of_fallback(message, exchange, routing_key)
             self.to_queue(message, fallback, attempt)
         elif not exchange:
             # Its queue was transient and is gone, a client that has left: such queues keep no dead letters.
@@ -249,6 +250,12 @@ class ExchangePublisher:
         if broadcast:
             # It may be in its stream already, for those who come back; a retry shall not ask again.
             attempt.confirm(exchange)
+
+    def warn_of_fallback(self, message: Mapping[str, Any], exchange: str, routing_key: str) -> None:
+        """Log that a message without a recipient goes to the queue of the option `deadletter_queue`."""
+        about = {"exchange": exchange, "routing_key": routing_key, "task_id": message["headers"].get("id")}
+        text = f"{_nowhere(exchange, routing_key)}: it goes to {self._connection.options.deadletter_queue!r}"
+        self._warn(text, exchange, about)
 
     def _warn(self, text: str, exchange: str, about: Mapping[str, Any]) -> None:
         """Log a message without a recipient: the first one of an exchange at once, then one line a minute with their number."""

@@ -157,7 +157,7 @@ class QoS(virtual.QoS):
             return
         position = unacked.position
         if settlement is Settlement.REJECT:
-            settled = self._session_of(position.queue).reject_broadcast(unacked)
+            settled = session.reject_broadcast(unacked)
         else:
             settled = position.settle(unacked.tag, settlement)
         if not settled:
@@ -166,10 +166,6 @@ class QoS(virtual.QoS):
             session.session.tracking.settled(unacked.tracked, settlement)
         if threading.get_ident() != session.loop_thread:
             session.waker.wake()
-
-    def _session_of(self, queue: str) -> ConsumerSession:
-        """Return the connection to the broker that has a queue."""
-        return self._session
 
     def _gather_elsewhere(self, unacked: UnackedMessage) -> None:
         """Keep an ack for the loop, from another thread, and wake the loop no more often than it has something to do.

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import redis
 from kombu.transport import base, virtual
+from kombu.utils.imports import symbol_by_name
 
 from celery_redis_plus.connection import forks
 from celery_redis_plus.connection.address import Address, url_options
 from celery_redis_plus.connection.forks import lock_of
-from celery_redis_plus.connection.lanes import lane_of, lane_prefixes
 from celery_redis_plus.consumer.publisher_session import PublisherSession
+from celery_redis_plus.errors import OptionError
 from celery_redis_plus.kombu_options import check_url_options, ignored
 from celery_redis_plus.options import Options
 from celery_redis_plus.transport import framework_hooks, url_parsing, url_sentinels
@@ -35,6 +35,9 @@ DEFAULT_PORT = 6379
 CLOSE_FLUSH_S = 2.0
 #: Options without a meaning here that this process has named in its log: once is enough, and every connection has them.
 _reported: set[str] = set()
+
+#: What composes several brokers to one connection, by the option that asks for it. It stands above this room, and is loaded then.
+COMPOSERS = {"shards": "celery_redis_plus.shards.transport:ShardsTransport"}
 
 # kombu asks for the transport's class just before it takes the URL apart.
 url_parsing.install()
@@ -66,11 +69,18 @@ class Transport(virtual.Transport):
         heartbeats=False,
     )
 
-    #: One for each lane. `session` is that of the first, for what is the same in all.
-    sessions: list[PublisherSession]
     session: PublisherSession
+    #: It leads to one of several brokers.
+    is_part = False
     #: What serves the consumers; None before there are any.
     _delivery_loop: DeliveryLoop | None = None
+
+    def __new__(cls, client: Any, **_: Any) -> Self:
+        """Return a connection to one broker, or to several, as `client` asks for by an option of `COMPOSERS`."""
+        url_sentinels.mend(client)
+        composers = [composer for option, composer in COMPOSERS.items() if cls is Transport and _asks_for(option, client)]
+        chosen = symbol_by_name(composers[0]) if composers else cls
+        return cast("Self", super().__new__(chosen))
 
     def __init__(self, client: Any, **kwargs: Any) -> None:
         """Prepare a connection as `client`, a kombu Connection, describes it."""
@@ -98,12 +108,11 @@ class Transport(virtual.Transport):
             OptionError: a transport option is unknown, of the wrong type or out of range.
             redis.exceptions.ConnectionError: and its kin, as `errors` names them.
         """
-        sessions = self._open_sessions(self._options())
+        session = self._open_session(self.read_options())
         if self._connected and self._delivery_loop is not None:
             # kombu replaces a broken connection without closing it; nothing of it may stay in an event loop.
             self._delivery_loop.detach()
-        self.sessions, self.session = sessions, sessions[0]
-        self._delivery_loop = None
+        self.session, self._delivery_loop = session, None
         self._connected = True
         return self
 
@@ -119,39 +128,56 @@ class Transport(virtual.Transport):
                         from celery_redis_plus.consumer.delivery_loop import DeliveryLoop
                         from celery_redis_plus.transport.compat import HUB_READY
 
-                    self._delivery_loop = DeliveryLoop([ConsumerSession(session) for session in self.sessions], HUB_READY.of)
+                    self._delivery_loop = DeliveryLoop(ConsumerSession(self.session), HUB_READY.of)
         return self._delivery_loop
 
-    def _open_sessions(self, options: Options) -> list[PublisherSession]:
-        """Connect to each lane. Raises as `establish_connection` does."""
-        address = self._address()
-        sessions: list[PublisherSession] = []
-        try:
-            prefixes = lane_prefixes(options.global_keyprefix, options.cluster_lanes)
-            for prefix in prefixes:
-                session = PublisherSession(
-                    address,
-                    options if options.cluster_lanes == 1 else replace(options, global_keyprefix=prefix),
-                    self.client,
-                    acceptance=TypeCheck(options.accept),
-                    ignores_unroutable=partial(framework_hooks.ignores_unroutable, options.ignore_unroutable_exchanges),
-                    lanes=prefixes if len(prefixes) > 1 else (),
-                )
-                sessions.append(session)
-        except BaseException:
-            for session in sessions:
-                session.close()
-            raise
-        services = [session.service for session in sessions] if len(sessions) > 1 else []
-        for service in services:
-            service.others = [other for other in services if other is not service]
-        return sessions
+    def _open_session(self, options: Options) -> PublisherSession:
+        """Connect. Raises as `establish_connection` does."""
+        if options.shards > 1 and not self.is_part:
+            raise OptionError(
+                f"transport option shards={options.shards} is not allowed for {type(self).__name__}; allowed is shards=1, or "
+                "celery_redis_plus.Transport itself"
+            )
+        return PublisherSession(
+            self.read_address(),
+            options,
+            self.client,
+            acceptance=TypeCheck(options.accept),
+            ignores_unroutable=partial(framework_hooks.ignores_unroutable, options.ignore_unroutable_exchanges),
+        )
 
-    def session_of(self, queue: str) -> PublisherSession:
-        """Return the connection to the lane of a queue."""
-        return self.sessions[lane_of(queue, len(self.sessions))]
+    @property
+    def options(self) -> Options:
+        """The transport options that it has connected with."""
+        return self.session.options
 
-    def _address(self) -> Address:
+    @property
+    def name(self) -> str:
+        """What the broker is called among several, with a space behind it; empty where it is the only one."""
+        return ""
+
+    def serve_worker(self) -> None:
+        """Note that a worker consumes over it."""
+
+    def each_broker(self, tell: Callable[[Transport], object]) -> None:
+        """Call `tell` with the transport to each broker, now or when it is connected to: with this one."""
+        tell(self)
+
+    @property
+    def brokers(self) -> tuple[Transport, ...]:
+        """The transports to all brokers that the connection leads to: this one."""
+        return (self,)
+
+    def broker(self, _: int) -> Transport:
+        """Return the transport to the broker of a number, connecting to it where it is not open: this one."""
+        return self
+
+    def of_queue(self, queue: str) -> Transport:
+        """Return the transport to the broker that has a queue: this one."""
+        return self
+
+    def read_address(self) -> Address:
+        """Return where the kombu Connection leads to."""
         client = self.client
         hidden = url_sentinels.names_several_hosts(client.password)
         return Address.from_parts(
@@ -166,7 +192,8 @@ class Transport(virtual.Transport):
             credential_provider=getattr(client, "credential_provider", None),
         )
 
-    def _options(self) -> Options:
+    def read_options(self) -> Options:
+        """Return its transport options, those in the URL first. Raises as `establish_connection` does."""
         client = self.client
         # A hostname that is a URL is that of a Unix socket, which kombu leaves as it is.
         in_url = url_options(client.hostname if "://" in (client.hostname or "") else client.virtual_host or "")
@@ -190,13 +217,7 @@ class Transport(virtual.Transport):
         transport by that of the next URL.
         """
         transport = connection if isinstance(connection, Transport) else self
-        channel: BrokerChannel
-        if len(transport.sessions) == 1:
-            channel = transport.Channel(transport)
-        else:
-            from celery_redis_plus.transport.lane_channel import LaneChannel
-
-            channel = LaneChannel(transport)
+        channel = transport.Channel(transport)
         transport.channels.append(channel)
         return channel
 
@@ -213,20 +234,17 @@ class Transport(virtual.Transport):
         self._connected = False
         if self._delivery_loop is not None:
             self._delivery_loop.detach()
-            for server in self._delivery_loop.servers:
-                _end_wait(server.connection)
+            _end_wait(self._delivery_loop.server.connection)
         while self.channels:
             self.channels[-1].close()
-        for session in self.sessions:
-            if session.broken:
-                session.abandon()
-            session.close()
-        for session in self.sessions:
-            self._flush(session)
+        if self.session.broken:
+            self.session.abandon()
+        self.session.close()
+        self._flush()
 
-    def _flush(self, session: PublisherSession) -> None:
+    def _flush(self) -> None:
         """Wait until what is settled is confirmed, where the process may end now."""
-        service = session.shared.service
+        service = self.session.shared.service
         if service is None or not service.unacked_messages.waiting:
             return
         if _may_be_the_end(service.active_tasks) and not service.flush(CLOSE_FLUSH_S):
@@ -245,12 +263,13 @@ class Transport(virtual.Transport):
         """
         if not self._connected:
             return False
-        if all(not session.broken and session.commands.connected for session in self.sessions):
+        if not self.session.broken and self.session.commands.connected:
             return True
         if self._delivery_loop is None:
             return False
-        lanes = [lane for channel in self.channels for lane in channel.lanes]
-        return self._delivery_loop.attached or any(lane.has_consumers and lane.queue_consumers.consumed for lane in lanes)
+        return self._delivery_loop.attached or any(
+            channel.has_consumers and channel.queue_consumers.consumed for channel in self.channels
+        )
 
     # -- events -----------------------------------------------------------------------------------------------------------
 
@@ -299,6 +318,12 @@ class Transport(virtual.Transport):
             quote(database), sanitize=not include_password, mask=mask,
         )  # fmt: skip
         return f"{text}{question_mark}{options}"
+
+
+def _asks_for(option: str, client: Any) -> bool:
+    """Return whether options or URL of `client` give an option a value other than 1; whether that is allowed is read later."""
+    in_url = f"{option}=" in str(client.virtual_host) or f"{option}=" in str(client.hostname)
+    return in_url or str((client.transport_options or {}).get(option) or 1) != "1"
 
 
 def _may_be_the_end(active_tasks: ActiveTasks | None) -> bool:

@@ -39,7 +39,7 @@ NO_TRANSITION = frozenset(
             "next_queue_id",
             "add_to_queue_set",
             "database_id",
-            "finish_lane_move",
+            "finish_move",
             "heartbeat_fanout",
             "suspect_subscribers",
             "register_consumer",

@@ -2,7 +2,7 @@
 
 import pytest
 
-from celery_redis_plus.connection.lanes import lane_of, lane_prefixes
+from celery_redis_plus.connection.shard_layout import shard_of, shard_prefixes
 from tests.docs.blocks import ROOT, of_page
 from tests.docs.run_program import run_forked
 from tests.support.clusters import running_cluster
@@ -98,7 +98,7 @@ def test_the_example_with_a_cluster_publishes(tmp_path):
         names = {f"node{number}.example:6379": f"127.0.0.1:{cluster.nodes[0].port}" for number in (1, 2, 3)}
         run(with_text("node1.example"), names, tmp_path)
         assert cluster.owner.ask("ZCARD", "{shop:}queue:{celery}") == 1
-        prefix = lane_prefixes("shop-3:", 3)[lane_of("celery", 3)] if lane_of("celery", 3) else "{shop-3:}"
+        prefix = shard_prefixes("shop-3:", 3)[shard_of("celery", 3)] if shard_of("celery", 3) else "{shop-3:}"
         assert cluster.owner.ask("ZCARD", f"{prefix}queue:{{celery}}") == 1
 
 

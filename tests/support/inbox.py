@@ -91,8 +91,8 @@ class Inbox:
 
     def _pump_after_a_round_trip(self) -> bool:
         """Take a delivery that a busy machine has held up: what the server said before its next reply is here by then."""
-        for lane in self.channel.lanes:
-            lane.session.commands.command("PING")
+        for broker in self.channel.brokers:
+            broker.session.commands.command("PING")
         return self.pump(0.01)
 
     def cancel(self) -> None:

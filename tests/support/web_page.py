@@ -10,7 +10,7 @@ from email.message import Message
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote_to_bytes, urlencode
 
-from celery_redis_plus.admin.lane_admin import admin_of_url
+from celery_redis_plus.admin.shard_admin import admin_of_url
 from celery_redis_plus.cli.web.access import Access
 from celery_redis_plus.cli.web.app import make_app
 from celery_redis_plus.cli.web.bulk_actions import BulkActions

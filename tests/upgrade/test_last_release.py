@@ -108,8 +108,8 @@ def test_the_release_runs_what_this_version_has_stored(celery_app, start_release
 
 
 @pytest.mark.slow
-def test_the_release_is_refused_by_a_broker_whose_lanes_it_does_not_know(publish_as_released, broker_url, redis_client):
-    with kombu.Connection(broker_url, transport_options={"cluster_lanes": 4}) as connection:
+def test_the_release_is_refused_by_a_broker_whose_shards_it_does_not_know(publish_as_released, broker_url, redis_client):
+    with kombu.Connection(broker_url, transport_options={"shards": 4}) as connection:
         declare(connection.channel(), "q")
     before = set(redis_client.keys())
     with pytest.raises(subprocess.CalledProcessError) as failed:

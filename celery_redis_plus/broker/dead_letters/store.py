@@ -257,7 +257,7 @@ class DeadLetters:
         return self._move_each(self._call(one, self._keys.queue(one.letter.queue).dlx_outbox, "forwarded") for one in forwards)
 
     def move_here(self, move: Move, source: bytes, counter: str) -> int:
-        """Move one message from the set `source` into queues of this lane; return as `replay_all` does."""
+        """Move one message from the set `source` into queues of this broker; return as `replay_all` does."""
         return self._move_all([self._call(move, source, counter)])[0]
 
     def outbox(self, queue: str) -> bytes:

@@ -288,6 +288,11 @@ class Bindings:
         cached = self._tables.get(exchange)
         return None if cached is None else cached.table.route(routing_key, headers)
 
+    def known_table(self, exchange: str) -> RoutingTable | None:
+        """Return the bindings known here; None where none were read yet."""
+        cached = self._tables.get(exchange)
+        return None if cached is None else cached.table
+
     def routed_by(self, exchange: str) -> tuple[bytes, int]:
         """Return what `route` went by: the key of the bindings and their version, as `Outgoing.routed_by`."""
         return self._keys.binding(exchange), self._tables[exchange].version

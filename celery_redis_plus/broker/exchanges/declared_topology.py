@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 
 from celery_redis_plus.broker.exchanges.known_queues import MAX_KNOWN_QUEUES, KnownQueues
 from celery_redis_plus.broker.exchanges.routing import encode_binding
-from celery_redis_plus.connection.cluster_address import one_slot_prefix, slot_of
+from celery_redis_plus.connection.cluster_address import slot_of, tag_of
 from celery_redis_plus.connection.forks import lock_of
 from celery_redis_plus.errors import OptionError, OtherDataFormat
-from celery_redis_plus.keys import FORMAT_VERSION, LANES_FORMAT_VERSION
+from celery_redis_plus.keys import FORMAT_VERSION, SHARDS_FORMAT_VERSION
 from celery_redis_plus.scripts import script
 
 if TYPE_CHECKING:
@@ -31,29 +31,29 @@ if TYPE_CHECKING:
 MAX_GONE = 1000
 
 
-def check_mark(database_id: bytes, lanes: int) -> None:
-    """See that a process with the option `cluster_lanes=lanes` may use the database with this mark.
+def check_mark(database_id: bytes, shards: int) -> None:
+    """See that a process with the option `shards` may use the database with this mark.
 
-    A mark is FORMAT.ID, and FORMAT.ID.LANES where there are several; one that names no format is of format 1.
+    A mark is FORMAT.ID, and FORMAT.ID.SHARDS where the broker is one of several shards; one that names no format is of format 1.
 
     Raises:
         OtherDataFormat: a version of this package with another data format has written it.
-        OptionError: its queues are spread over another number of lanes.
+        OptionError: its queues are spread over another number of shards.
     """
     number, dot, _ = database_id.partition(b".")
     found_format = int(number) if dot and number.isdigit() else 1
-    number_of_lanes = database_id.split(b".")[2:]
-    found = int(number_of_lanes[0]) if number_of_lanes and number_of_lanes[0].isdigit() else 1
-    known = LANES_FORMAT_VERSION if found > 1 else FORMAT_VERSION
-    # Format 1 with several lanes is what development versions have written.
+    number_of_shards = database_id.split(b".")[2:]
+    found = int(number_of_shards[0]) if number_of_shards and number_of_shards[0].isdigit() else 1
+    known = SHARDS_FORMAT_VERSION if found > 1 else FORMAT_VERSION
+    # Format 1 with several shards is what development versions have written.
     if found_format not in {FORMAT_VERSION, known}:
         raise OtherDataFormat(
             f"the data in this database has format version {found_format}, and this version of celery-redis-plus knows format "
             f"version {known}. What to do: {OtherDataFormat.remedy}"
         )
-    if found != lanes:
+    if found != shards:
         raise OptionError(
-            f"transport option cluster_lanes={lanes} is not allowed for this broker; allowed: {found}, the number of lanes that "
+            f"transport option shards={shards} is not allowed for this broker; allowed: {found}, the number of shards that "
             "its queues are spread over, for all of its processes. What to do to change it: give the app another "
             "`global_keyprefix` together with the new number, and let workers with the old ones drain the old queues"
         )
@@ -62,9 +62,9 @@ def check_mark(database_id: bytes, lanes: int) -> None:
 class DeclaredTopology:
     """Shared by all channels of a process and its maintenance tasks."""
 
-    def __init__(self, lanes: int = 1, on_flush: Callable[[], None] = lambda: None) -> None:
-        """Know nothing yet; `lanes` is the option `cluster_lanes`, `on_flush` is called when the database was flushed."""
-        self._lanes = lanes
+    def __init__(self, shards: int = 1, on_flush: Callable[[], None] = lambda: None) -> None:
+        """Know nothing yet; `shards` is the option, `on_flush` is called when the database was flushed."""
+        self._shards = shards
         self._lock = lock_of(self)
         #: What was read of queues' records, no matter which process declared them.
         self.records = KnownQueues()
@@ -95,33 +95,33 @@ class DeclaredTopology:
         return not self._database_id
 
     def last_reserved_id(self, keys: Keys) -> int:
-        """Return the number after which the ids of queues begin.
+        """Return the number after which the ids of queues begin: no two brokers with a slot each have one in common.
 
-        They are in the tags of their messages, and one channel has messages of all lanes. No two lanes have one slot.
+        They are in the tags of messages, and one channel may have messages of several brokers.
         """
-        return slot_of(one_slot_prefix(keys.prefix)) << 26 if self._lanes > 1 else 0
+        return slot_of(keys.prefix) << 26 if tag_of(keys.prefix) else 0
 
     def check_mark(self, database_id: bytes | None) -> None:
         """See that this process may use the database with this mark, None where there is none. Raises as `check_mark`."""
         if database_id is not None:
-            check_mark(database_id, self._lanes)
+            check_mark(database_id, self._shards)
 
     def check_flush(self, commands: CommandConnection, keys: Keys) -> None:
         """Look at the database's mark: where it is another one than before, the database was flushed.
 
         Raises:
             OtherDataFormat: a version of this package with another data format has written it.
-            OptionError: processes with another `cluster_lanes` use it.
+            OptionError: processes with another number of `shards` use it.
             redis.exceptions.RedisError: as `CommandConnection.call`.
         """
         if self._database_id and commands.command("GET", keys.database_id) == self._database_id:
             return
         own = f"{FORMAT_VERSION}.{secrets.token_hex(8)}"
-        if self._lanes > 1:
-            # Versions that know no lanes refuse the number; they would read past the rest.
-            own = f"{LANES_FORMAT_VERSION}.{secrets.token_hex(8)}.{self._lanes}"
+        if self._shards > 1:
+            # Versions that know no shards refuse the number; they would read past the rest.
+            own = f"{SHARDS_FORMAT_VERSION}.{secrets.token_hex(8)}.{self._shards}"
         database_id = bytes(commands.call(script("database_id"), [keys.database_id], own))
-        check_mark(database_id, self._lanes)
+        check_mark(database_id, self._shards)
         with self._lock:
             flushed = self._database_id not in {b"", database_id}
             self.flushes += flushed

@@ -287,7 +287,7 @@ class Queues:
         queue that will never be read.
 
         Raises:
-            OptionError: the queues were spread over lanes since this process connected, and it looks in one.
+            OptionError: the queues were spread over another number of shards since this process connected.
         """
         self._knowledge.check_flush(self._commands, self._keys)
         deadline = self._commands.command("ZSCORE", self._keys.queues, encode_name(name))

@@ -9,15 +9,15 @@ from celery_redis_plus.access_rules import ROLES
 from celery_redis_plus.cli.main import main
 from celery_redis_plus.connection.cluster_address import one_slot_prefix
 from celery_redis_plus.errors import MasterNotFound
-from tests.integration.lanes.conftest import named
+from tests.integration.shards.conftest import named
 from tests.support.access import PASSWORD, grant, refusals
 from tests.support.inbox import Inbox, publish
 from tests.support.services import end_services
 
 #: What docs/topologies.md adds for a cluster.
 ON_A_CLUSTER = ("+cluster|slots", "+cluster|nodes")
-#: And for lanes.
-LANES_KEYS = "~{celery-redis-plus;*"
+#: And for shards.
+SHARDS_KEYS = "~{celery-redis-plus;*"
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def secured(cluster):
     cluster.wait_until_whole()
     for node in cluster.nodes:
         with node.client() as admin:
-            grant(admin, one_slot_prefix(""), *ON_A_CLUSTER, LANES_KEYS)
+            grant(admin, one_slot_prefix(""), *ON_A_CLUSTER, SHARDS_KEYS)
     yield cluster
     end_services()
     for node in cluster.nodes:
@@ -34,30 +34,30 @@ def secured(cluster):
             node.ask("ACL", "DELUSER", *(role.name for role in ROLES))
 
 
-def use(cluster, body, lanes):
+def use(cluster, body, shards):
     """Publish, consume and look, each with its own user."""
     worker, publisher, monitor = (
-        cluster.url(user=f"{role}:{PASSWORD}@") + f"?cluster_lanes={lanes}" for role in ("worker", "publisher", "monitor")
+        cluster.url(user=f"{role}:{PASSWORD}@") + f"?shards={shards}" for role in ("worker", "publisher", "monitor")
     )
-    queues = [named(lane, lanes=lanes) for lane in range(lanes)]
+    queues = [named(shard, shards=shards) for shard in range(shards)]
     with kombu.Connection(worker) as consuming, kombu.Connection(publisher) as publishing:
         inbox = Inbox(consuming.channel(), *queues)
         for queue in queues:
             publish(publishing.default_channel, queue, body)
-        assert inbox.drain(lanes) == [body] * lanes
+        assert inbox.drain(shards) == [body] * shards
         inbox.cancel()
     for queue in queues:
         for command in (["check"], ["queues"], ["consumers", queue], ["counters", queue], ["dead-letters", "list", queue]):
             assert main([*command, "--url", monitor]) == 0
 
 
-@pytest.mark.parametrize("lanes", [1, 3])
-def test_worker_publisher_and_monitor_do_their_work_before_and_after_a_failover(secured, lanes):
-    use(secured, "before", lanes)
+@pytest.mark.parametrize("shards", [1, 3])
+def test_worker_publisher_and_monitor_do_their_work_before_and_after_a_failover(secured, shards):
+    use(secured, "before", shards)
     secured.failover()
     # Until each node knows the new owner, a connection may be redirected (MOVED) once.
     secured.wait_until_whole()
-    use(secured, "after", lanes)
+    use(secured, "after", shards)
     for node in secured.nodes:
         with node.client() as admin:
             assert refusals(admin) == []

@@ -109,7 +109,7 @@ class Process:
         self.watched = ConsumedQueues()
         self.watched.add("q", f"session of {name}.1", None)
         self.unacked_messages = UnackedMessages()
-        #: It consumes in another lane of the broker.
+        #: It consumes in another shard of the broker.
         self.elsewhere = False
         grace_s = self.options.connection_lost_grace
         own = OwnProcess(
@@ -119,7 +119,7 @@ class Process:
             SubscriberCursors(300),
             grace_s=grace_s,
             heartbeat_s=5,
-            consumes_elsewhere=lambda: self.elsewhere,
+            needed_besides=lambda: self.elsewhere,
         )
         self.registry = Processes(self.commands, KEYS, delivery_limit=5, dead_letter_max=10)
         self.leadership = Leadership(grace_s)

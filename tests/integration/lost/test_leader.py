@@ -377,8 +377,8 @@ def test_a_refused_heartbeat_is_sent_again(start, time, redis_client):
     assert leader.leadership.leads
 
 
-def test_a_process_that_begins_to_consume_in_another_lane_sends_heartbeats_here(start, redis_client):
-    """Nobody else may do the maintenance of this lane."""
+def test_a_process_that_begins_to_consume_in_another_shard_sends_heartbeats_here(start, redis_client):
+    """Nobody else may do the maintenance of this shard."""
     process = start("p")
     process.watched.remove("q", "session of p.1")
     process.task.run()

@@ -71,13 +71,13 @@ def take_from_kombu(shop: Workshop, eta: str = "0") -> None:
     shop.run("take_from_kombu", keys, b"new", b"", b"{}\nnew", 255, eta, "", "")
 
 
-def store_from_lane(shop: Workshop) -> None:
+def store_once(shop: Workshop) -> None:
     arguments = ("its id", 10**15, b"{}\nnew", 255, "", "", 600_000)
-    shop.run("store_from_lane", [*shop.q.publish, shop.q.moved_in], *arguments)
+    shop.run("store_once", [*shop.q.publish, shop.q.moved_in], *arguments)
 
 
-def leave_lane(shop: Workshop) -> None:
-    shop.run("leave_lane", [shop.q.dead, shop.q.message, shop.q.meta], shop.tag("dead"), "replayed", "d")
+def remove_stored(shop: Workshop) -> None:
+    shop.run("remove_stored", [shop.q.dead, shop.q.message, shop.q.meta], shop.tag("dead"), "replayed", "d")
 
 
 def store_migrated(shop: Workshop) -> None:
@@ -229,8 +229,8 @@ SCENARIOS: dict[str, list[Scenario]] = {
         Scenario(lambda shop: take_from_kombu(shop, eta="+1000"), moves=bodies("new"), arguments=LIMITED),
     ],
     "store_migrated": [Scenario(store_migrated, retried=bodies("new"))],
-    "store_from_lane": [Scenario(store_from_lane)],
-    "leave_lane": [Scenario(leave_lane, bodies("dead1"))],
+    "store_once": [Scenario(store_once)],
+    "remove_stored": [Scenario(remove_stored, bodies("dead1"))],
     "give_to_kombu": [
         Scenario(lambda shop: give_to_kombu(shop, "ready"), moves=bodies("ready1")),
         Scenario(lambda shop: give_to_kombu(shop, "delayed"), moves=bodies("later1")),
@@ -277,7 +277,7 @@ SCENARIOS: dict[str, list[Scenario]] = {
 }
 #: They touch no message, and nothing that a message needs: counters, wakeups, lists, broadcasts, tracked deliveries.
 NO_MESSAGES = {
-    "finish_lane_move",
+    "finish_move",
     "record_error", "own_queue", "log_failed", "check_consumers", "tombstone_queues", "check_messages", "check_queue",
     "commit_events", "increment_counters", "declare_exchange", "next_queue_id", "add_to_queue_set", "database_id",
     "heartbeat_fanout", "leave_wait_queue", "publish_fanout", "publish_fanout_bounded",

@@ -23,7 +23,7 @@ MAY_BE_REFUSED = {
     "take_from_kombu",
     "give_to_kombu",
     "store_migrated",
-    "store_from_lane",
+    "store_once",
 }
 READ_ONLY = {
     "count_consumers", "counters", "list_consumers", "list_messages", "list_overdue", "list_subscribers", "find_message",

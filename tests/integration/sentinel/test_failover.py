@@ -66,3 +66,20 @@ def test_no_confirmed_message_is_lost_and_consumers_are_back(deployment, start, 
             logger.info("consumers are back %.2f s after the promotion (%s)", back_s, replace.__name__)
             assert back_s < BACK_WITHIN_S, worker.tail()
     check(load, ran, worker)
+
+
+def test_shards_move_with_the_master(deployment, server, broker_url, start_worker):
+    """All shards are on one master: a worker loses them together, or one after the other."""
+    deployment.wait_until_whole()
+    options = {"shards": 3, "global_keyprefix": "moving:", "wait_replicas": 1, "wait_replicas_timeout": 0.5}
+    env = {BROKER_VARIABLE: deployment.url(), OPTIONS_VARIABLE: repr(options), JOURNAL_VARIABLE: server.url(1, "redis")}
+    worker = start_worker("tests.integration.sentinel.app", pool="threads", env=env, queues=["celery", "other0", "other1"])
+    app = make_app(deployment.url(), options)
+    with server.client(1) as journal, Load(app) as load:
+        wait_until(lambda: len(load.confirmed) > 50, 30, worker.tail)
+        deployment.failover()
+        before = len(load.confirmed)
+        wait_until(lambda: len(load.confirmed) > before + 50, 60, worker.tail)
+    with server.client(1) as journal:
+        check(load, Ran(journal), worker)
+    app.close()

@@ -2,14 +2,14 @@
 
 import pytest
 
-from celery_redis_plus.connection import master_finder
+from celery_redis_plus.connection import master_looks
 from tests.support.connections import opened_connections
 from tests.support.waiting import wait_until
 
 
 @pytest.fixture
 def wire(deployment, monkeypatch):
-    monkeypatch.setattr(master_finder, "LOOK_S", 0.0)
+    monkeypatch.setattr(master_looks, "LOOK_S", 0.0)
     with opened_connections() as opened:
         yield opened(deployment.url())
 

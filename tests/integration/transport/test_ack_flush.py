@@ -105,7 +105,7 @@ def test_the_ack_of_what_a_pool_has_finished_leaves_before_the_loop_sleeps(conne
     connection, publisher = connect(), connect().channel()
     inbox = Inbox(connection.channel(), "q", prefetch=4, ack=False)
     running = loop(connection)
-    connection.transport.delivery_loop.set_worker(pool_is_concurrent=True, check_shutdown=lambda: None)
+    connection.transport.delivery_loop.set_worker("w", pool_is_concurrent=True, check_shutdown=lambda: None)
     # The maintenance thread sends none of them.
     inbox.channel.consumer_session.acknowledger.flush_scheduled = True
     publish(publisher, "q", "worked on for an hour", "delivered a moment ago")

@@ -77,7 +77,7 @@ def test_a_pass_over_a_long_known_queue_leaves_the_loop_to_others(channel, redis
     publish(channel, "q", "original")
     fill(redis_client, of, of.ready, 100_000)
     Browser(channel)
-    (browser,) = channel.delivery_loop.servers[0].browsers
+    (browser,) = channel.delivery_loop.server.browsers
     # As after the first pass.
     browser._met_before = {tag.decode() for tag in redis_client.zrange(of.ready, 0, -1)}  # noqa: SLF001 - it takes minutes
     looks = 0
@@ -92,7 +92,7 @@ def test_the_pause_between_passes_does_not_grow(channel):
     declare(channel, "q")
     publish(channel, "q", 1)
     browser = Browser(channel)
-    (passes,) = channel.delivery_loop.servers[0].browsers
+    (passes,) = channel.delivery_loop.server.browsers
     assert browser.drain(1) == [1]
     for number in (2, 3, 4):
         publish(channel, "q", number)

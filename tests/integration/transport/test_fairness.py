@@ -127,7 +127,7 @@ def test_a_claim_whose_reply_is_read_later_is_fair_too(connect, loop, prefetch, 
 
         inbox.consumer.on_message = take
     running = loop(connection)
-    fetcher = connection.transport.delivery_loop.servers[0].fetcher
+    fetcher = connection.transport.delivery_loop.server.fetcher
     fetcher.pool_is_concurrent = True
     posted = []
 

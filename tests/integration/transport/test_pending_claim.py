@@ -13,7 +13,7 @@ from tests.support.waiting import wait_until
 
 
 def claim_is_out(inbox):
-    return inbox.connection.transport.delivery_loop.servers[0].fetcher.pending is not None
+    return inbox.connection.transport.delivery_loop.server.fetcher.pending is not None
 
 
 def sizes_of(publisher):
@@ -28,7 +28,7 @@ def busy(connect, loop):
     declare(publisher, "q")
     inbox = Inbox(connection.channel(), "q", prefetch=10, ack=False)
     running = loop(connection)
-    connection.transport.delivery_loop.servers[0].fetcher.pool_is_concurrent = True
+    connection.transport.delivery_loop.server.fetcher.pool_is_concurrent = True
     publish(publisher, "q", "in work")
     running.run(lambda: len(inbox.messages) == 1)
     publish(publisher, "q", "claimed")
@@ -43,7 +43,7 @@ def test_messages_are_delivered_in_order(connect, loop, prefetch):
     publish(publisher, "q", *range(300))
     inbox = Inbox(connection.channel(), "q", prefetch=prefetch, ack=False)
     running = loop(connection)
-    connection.transport.delivery_loop.servers[0].fetcher.pool_is_concurrent = True
+    connection.transport.delivery_loop.server.fetcher.pool_is_concurrent = True
     seen_out = []
 
     def ack_later():
@@ -70,11 +70,11 @@ def test_a_wakeup_that_comes_while_it_is_out_causes_a_claim(connect, loop):
     connection, publisher = connect(polling_interval=30), connect().channel()
     inbox = Inbox(connection.channel(), "q", prefetch=10, ack=False)
     running = loop(connection)
-    connection.transport.delivery_loop.servers[0].fetcher.pool_is_concurrent = True
+    connection.transport.delivery_loop.server.fetcher.pool_is_concurrent = True
     publish(publisher, "q", "in work")
-    running.run(lambda: len(inbox.messages) == 1 and connection.transport.delivery_loop.servers[0].connection.waiter.waiting)
+    running.run(lambda: len(inbox.messages) == 1 and connection.transport.delivery_loop.server.connection.waiter.waiting)
     inbox.channel.queue_consumers.add_candidates(["q"])
-    connection.transport.delivery_loop.servers[0].connection.waker.wake()
+    connection.transport.delivery_loop.server.connection.waker.wake()
     running.run(lambda: claim_is_out(inbox))
     publish(publisher, "q", "next")
     start = time.monotonic()
@@ -118,11 +118,11 @@ def test_a_server_that_does_not_answer_it_is_given_up(connect, loop, server):
         connection = connect(proxy.url(), socket_timeout=1)
         inbox = Inbox(connection.channel(), "q", prefetch=10, ack=False)
         running = loop(connection)
-        connection.transport.delivery_loop.servers[0].fetcher.pool_is_concurrent = True
+        connection.transport.delivery_loop.server.fetcher.pool_is_concurrent = True
         publish(publisher, "q", "in work")
         running.run(lambda: len(inbox.messages) == 1)
         proxy.lose_replies()
         inbox.channel.queue_consumers.add_candidates(["q"])
-        connection.transport.delivery_loop.servers[0].connection.waker.wake()
+        connection.transport.delivery_loop.server.connection.waker.wake()
         with pytest.raises(CONNECTION_ERRORS):
             running.run(lambda: False, 20)

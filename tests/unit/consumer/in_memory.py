@@ -270,7 +270,7 @@ class Consuming:
         self.connection = InMemoryConnection(**options)
         self.broker = self.connection.claim_commands
         self.unacked = self.connection.service.unacked_messages
-        self.loop = DeliveryLoop([self.connection], HUB_READY.of)
+        self.loop = DeliveryLoop(self.connection, HUB_READY.of)
         self._transport = kombu.Connection("redisplus://").transport
         self._transport.session, self._transport._delivery_loop = self.connection, self.loop  # noqa: SLF001
         #: The delivered messages, in their order.

@@ -51,7 +51,7 @@ def test_a_channel_without_a_limit_has_no_more_in_its_buffer_than_a_claim_brings
     world = consuming(overfetch_factor=2.0, fetch_batch_size=4)
     world.broker.publish("q", *map(str, range(40)))
     consumers = world.channel("q").queue_consumers
-    fetcher = world.loop.server_of(world.connection).fetcher
+    fetcher = world.loop.server.fetcher
     for _ in range(20):
         assert world.drain(1)
         fetcher.claim()
@@ -113,7 +113,7 @@ def test_a_buffered_message_whose_lease_is_lost_is_not_delivered(consuming):
     world = consuming()
     world.broker.publish("q", *"ab")
     world.channel("q", prefetch=2)
-    world.loop.servers[0].fetcher.claim()
+    world.loop.server.fetcher.claim()
     world.unacked.mark_lease_lost("a", 1)
     assert world.drain() == ["b"]
     assert world.unacked.tags() == ["b"]

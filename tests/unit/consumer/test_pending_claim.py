@@ -13,7 +13,7 @@ def busy(consuming, hub):
     world.chan = world.channel("q", prefetch=10)
     world.hub = hub
     world.loop.attach(hub)
-    world.loop.servers[0].fetcher.pool_is_concurrent = True
+    world.loop.server.fetcher.pool_is_concurrent = True
     turn(world, until=lambda: world.messages)
     world.broker.publish("q", "b")
     world.connection.waiter.comes(world.connection.keys.queue("q").wakeup)

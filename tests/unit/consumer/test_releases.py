@@ -39,7 +39,7 @@ def test_another_channel_keeps_its_messages_when_one_closes(consuming):
     first = world.channel("q", prefetch=2)
     world.channel("r", prefetch=2)
     assert world.drain(1) == ["q1"]
-    world.loop.servers[0].fetcher.claim()
+    world.loop.server.fetcher.claim()
     first.close()
     assert world.drain() == ["r1", "r2"]
     assert sorted(world.unacked.tags()) == ["r1", "r2"]
@@ -115,10 +115,10 @@ def test_a_message_that_two_channels_have_claimed_is_delivered_once_though_it_is
     world = consuming()
     first, second = world.channel("q", prefetch=1), world.channel("q", prefetch=1)
     world.broker.publish("q", "a")
-    world.loop.servers[0].fetcher.claim()
+    world.loop.server.fetcher.claim()
     # Its lease ended, and it is claimed once more, by the other channel.
     world.broker.publish("q", "a")
-    world.loop.servers[0].fetcher.claim()
+    world.loop.server.fetcher.claim()
     assert [[one.tag for one in channel.queue_consumers.buffer] for channel in (first, second)] == [["a"], ["a"]]
     assert world.drain(1) == ["a"]
     world.ack("a")
@@ -132,9 +132,9 @@ def test_a_message_that_was_buffered_twice_is_got_once(consuming):
     channel = world.channel("q", prefetch=1)
     world.channel("q", prefetch=1)
     world.broker.publish("q", "a")
-    world.loop.servers[0].fetcher.claim()
+    world.loop.server.fetcher.claim()
     world.broker.publish("q", "a")
-    world.loop.servers[0].fetcher.claim()
+    world.loop.server.fetcher.claim()
     assert channel.basic_get("q").delivery_tag == "a"
     assert world.drain() == []
     assert channel.basic_get("q") is None
@@ -155,7 +155,7 @@ def test_a_message_that_is_given_back_while_it_is_read_is_not_delivered(consumin
     world = consuming()
     world.broker.publish("q", "a")
     world.channel("q", prefetch=1)
-    world.loop.servers[0].fetcher.claim()
+    world.loop.server.fetcher.claim()
     # Another thread finds the connection broken.
     world.connection.acknowledger.begin = lambda unacked: world.unacked.abandon("me", {"q"})
     assert world.drain() == []

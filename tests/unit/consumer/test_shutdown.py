@@ -23,7 +23,7 @@ def test_no_message_is_delivered_after_the_one_in_which_the_worker_was_told_to_e
         if world.messages:
             raise Ends
 
-    world.loop.set_worker(pool_is_concurrent=False, check_shutdown=check_shutdown)
+    world.loop.set_worker("w", pool_is_concurrent=False, check_shutdown=check_shutdown)
     world.loop.attach(hub)
     with pytest.raises(Ends):
         turn(hub)

@@ -125,13 +125,13 @@ SENTINELS = {
 def test_sentinels_are_named_in_each_form_and_no_secret_shown(settings):
     app = configure_app(make(**settings, broker_transport_options={"master_name": "m"}))
     with app.connection_for_write() as connection:
-        address = connection.transport._address()  # noqa: SLF001 - nothing is connected
+        address = connection.transport.read_address()
         assert address.sentinels.hosts == (("a", 1), ("b", 2))
         assert (address.db, address.password) == (3, "secret")
         assert (connection.alt or [None])[1:] == []
         assert "secret" not in connection.as_uri()
         with connection.clone() as other:
-            assert other.transport._address() == address  # noqa: SLF001 - as above
+            assert other.transport.read_address() == address
 
 
 def test_sentinels_of_one_list_with_different_databases_are_refused():

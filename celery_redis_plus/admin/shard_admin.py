@@ -1,0 +1,320 @@
+"""Administration of a broker with several shards: each question goes to the shard of its queue, or to all of them."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import fields, replace
+from heapq import merge
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
+
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from celery_redis_plus.admin.broker_admin import UNREADABLE, BrokerAdmin, BrokerRefusal
+from celery_redis_plus.admin.diagnosis.finding import Finding
+from celery_redis_plus.broker.dead_letters.store import replay_of
+from celery_redis_plus.broker.dead_letters.unroutable import UNDELIVERED
+from celery_redis_plus.broker.integrity import Account
+from celery_redis_plus.broker.queue_failures import KeyFailures
+from celery_redis_plus.broker.queues.message_search import MessageSearch
+from celery_redis_plus.connection.broker_at import ShardPlace, brokers_at
+from celery_redis_plus.connection.command_connection import CommandConnection
+from celery_redis_plus.connection.connector import Connector
+from celery_redis_plus.connection.shard_layout import shard_of
+from celery_redis_plus.errors import InvalidArgument, OptionError, QueueNotFound, ShardUnreachable
+from celery_redis_plus.shards.by_queue import ByQueue, ShardMessages
+from celery_redis_plus.shards.dead_letters import ShardMoves, neighbour_over
+
+if TYPE_CHECKING:
+    from celery_redis_plus.broker.consumers.registry import ConsumerRecord
+    from celery_redis_plus.broker.dead_letters.store import DeadLetter, DeadLetters
+    from celery_redis_plus.broker.fanout.subscriber_registry import Subscriber
+    from celery_redis_plus.broker.integrity import Violation
+    from celery_redis_plus.broker.integrity.checker import Checker
+    from celery_redis_plus.broker.queues.listing import ListedMessage
+    from celery_redis_plus.broker.queues.messages import Messages
+    from celery_redis_plus.broker.queues.overview import QueueOverview
+    from celery_redis_plus.migration.conversion import Priorities
+    from celery_redis_plus.migration.migration import Migration
+
+logger = logging.getLogger(__name__)
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def admin_of_url(
+    url: str, options: Mapping[str, Any] | None = None, *, prefix: str = "", shard: int | None = None
+) -> BrokerAdmin:  # fmt: skip
+    """Return a connection to the broker at `url`: to all of its shards, or to the one that `shard` or the URL names.
+
+    Raises:
+        OptionError: there is no such shard.
+        InvalidAddress, redis.exceptions.RedisError: as `broker_at` and `CommandConnection.call`.
+    """
+    address, found = brokers_at(url, options, prefix=prefix, shard=shard)
+    if found[0].options.shards == 1:
+        return BrokerAdmin(url, {**(options or {}), "global_keyprefix": found[0].app_prefix})
+    with ExitStack() as stack:
+        shards: list[BrokerAdmin | UnreachableShard] = []
+        for place in found:
+            commands = CommandConnection(Connector(address, place.options), "operator", timeout=place.options.socket_timeout)
+            stack.callback(commands.close)
+            admin = BrokerAdmin.over(commands, commands.connector.options, commands.close)
+            try:
+                admin.check_mark()
+            except (RedisConnectionError, RedisTimeoutError, OSError) as error:
+                if len(found) == 1:
+                    raise
+                shards.append(UnreachableShard(place, error))
+            else:
+                shards.append(admin)
+        return _admin_of(shards, found, stack.pop_all().close)
+    raise AssertionError
+
+
+def admin_of_app(app: Any, *, shard: int | None = None) -> BrokerAdmin:
+    """Return a connection to the broker of an app: to all of its shards, or to the one that `shard` numbers.
+
+    Raises as `BrokerAdmin.of_app` does, and as `admin_of_url`.
+    """
+    from celery_redis_plus.integration.app_broker import reached_shards
+
+    with ExitStack() as stack:
+        found = stack.enter_context(reached_shards(app, shard))
+        shards = [
+            UnreachableShard(place, session)
+            if isinstance(session, ShardUnreachable)
+            else BrokerAdmin.over(session.commands, session.options, lambda: None)
+            for place, session in found
+        ]
+        return _admin_of(shards, [place for place, _ in found], stack.pop_all().close)
+    raise AssertionError
+
+
+def _admin_of(
+    shards: Sequence[BrokerAdmin | UnreachableShard], places: Sequence[ShardPlace], close: Callable[[], None]
+) -> BrokerAdmin:  # fmt: skip
+    reached = [shard for shard in shards if isinstance(shard, BrokerAdmin)]
+    if not reached:
+        close()
+        raise next(shard.error for shard in shards if isinstance(shard, UnreachableShard))
+    for shard, place in zip(shards, places, strict=True):
+        shard.place = place if place.options.shards > 1 else None
+    if len(shards) > 1:
+        return ShardAdmin(shards, close)
+    reached[0].close = close
+    return reached[0]
+
+
+class UnreachableShard:
+    """Stands for the administration of a shard that cannot be reached: everything that is asked of it raises."""
+
+    place: ShardPlace | None
+
+    def __init__(self, place: ShardPlace, error: Exception) -> None:
+        """Keep why."""
+        text = str(error) if isinstance(error, ShardUnreachable) else (
+            f"shard {place.number} of {place.options.shards} is unreachable: {error}"
+        )  # fmt: skip
+        self.error = ShardUnreachable(text)
+
+    def __getattr__(self, name: str) -> NoReturn:
+        """Raise ShardUnreachable."""
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise self.error
+
+
+def _by_queue(method: Method) -> Method:
+    """Return a method whose first argument is a queue, for the shard of that queue."""
+
+    @functools.wraps(method)
+    def in_shard(self: ShardAdmin, queue: str, *args: Any, **kwargs: Any) -> Any:
+        return method(self.shard_of(queue), queue, *args, **kwargs)
+
+    return cast("Method", in_shard)
+
+
+class ShardAdmin(BrokerAdmin):
+    """A connection to each shard of a broker. What it does not do is refused, instead of done in one shard alone."""
+
+    def __init__(self, shards: Sequence[BrokerAdmin | UnreachableShard], close: Callable[[], None]) -> None:
+        """Administer over one of each shard; `close` closes the connections."""
+        self._shards = cast("Sequence[BrokerAdmin]", shards)
+        #: Those that answer: what is asked of all queues is asked of these.
+        self._reached = [shard for shard in shards if isinstance(shard, BrokerAdmin)]
+        for shard in shards:
+            if isinstance(shard, UnreachableShard):
+                logger.warning("%s; its queues are left out", shard.error)
+        self.close = close
+        self._failures = KeyFailures(logger, UNREADABLE)
+
+        #: Lists and deletes dead letters.
+        self.dead_letters = cast("DeadLetters", ByQueue([_part(shard, "dead_letters") for shard in shards]))
+        #: Finds messages by their id or task id, cancels and reschedules them.
+        self.messages = MessageSearch(
+            cast("Messages", ShardMessages([_part(shard, "queue_messages") for shard in shards])), self.queues
+        )
+
+    def __getattr__(self, name: str) -> NoReturn:
+        """Refuse what `BrokerAdmin` does over one connection."""
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise OptionError(f"this command is for one shard of the {len(self._shards)}; allowed is the number of one (--shard)")
+
+    def shard_of(self, queue: str) -> BrokerAdmin:
+        """Return the shard of a queue, or of a fanout exchange."""
+        return self._shards[shard_of(queue, len(self._shards))]
+
+    @property
+    def dead_letter_max(self) -> int:
+        """How many dead letters a queue keeps, by the options that this connection has."""
+        return self._reached[0].dead_letter_max
+
+    overview_of = _by_queue(BrokerAdmin.overview_of)
+    purge = _by_queue(BrokerAdmin.purge)
+    list_messages = _by_queue(BrokerAdmin.list_messages)
+    waiting_tags = _by_queue(BrokerAdmin.waiting_tags)
+    cancel = _by_queue(BrokerAdmin.cancel)
+    stored = _by_queue(BrokerAdmin.stored)
+    stored_small = _by_queue(BrokerAdmin.stored_small)
+    consumers = _by_queue(BrokerAdmin.consumers)
+    counters = _by_queue(BrokerAdmin.counters)
+    pause = _by_queue(BrokerAdmin.pause)
+    resume = _by_queue(BrokerAdmin.resume)
+    paused = _by_queue(BrokerAdmin.paused)
+    check_queue = _by_queue(BrokerAdmin.check_queue)
+    search_dead_letters = _by_queue(BrokerAdmin.search_dead_letters)
+
+    def _listed(self) -> list[str]:
+        """Return the names of the queues that the shards' servers list, sorted."""
+        return sorted({queue for shard in self._reached for queue in shard.queues()})
+
+    def overviews_of(self, queues: Sequence[str]) -> Iterator[QueueOverview]:
+        """Yield how queues stand, without those that are gone."""
+        found = {
+            one.queue: one
+            for shard in self._reached
+            for one in shard.overviews_of([queue for queue in queues if self.shard_of(queue) is shard])
+        }
+        return (found[queue] for queue in queues if queue in found)
+
+    def scheduled(self, *patterns: str, task: str | None = None) -> Iterator[ListedMessage]:
+        """Yield the delayed messages of queues, the next due first."""
+        queues = [one.queue for one in self.overview(*patterns) if one.delayed]
+        yield from merge(*(self.list_messages(queue, "delayed", task) for queue in queues), key=attrgetter("time_ms"))
+
+    def all_consumers(self, *patterns: str) -> list[ConsumerRecord]:
+        """Return the live consumers of all queues, or of those that `patterns` name, by queue. Raises as `queues` does."""
+        found: list[ConsumerRecord] = []
+        for queue in self.queues(*patterns):
+            # It may be gone by now.
+            with suppress(QueueNotFound), self._failures.alone(queue):
+                found += self.consumers(queue)
+        return found
+
+    def subscribers(self, *patterns: str) -> dict[str, list[Subscriber]]:
+        """Return the subscribers of each fanout exchange, as `BrokerAdmin.subscribers`."""
+        found = [(shard, shard.subscribers(*patterns)) for shard in self._reached]
+        return {name: those for shard, named in found for name, those in named.items() if self.shard_of(name) is shard}
+
+    # -- dead letters -----------------------------------------------------------------------------------------------------
+
+    def replay_page(self, letters: Sequence[DeadLetter], to: str | None = None) -> list[bool | BrokerRefusal]:
+        """Replay dead letters; return for each what `replay` returns or raises."""
+        outcomes: list[bool | BrokerRefusal] = []
+        for letter in letters:
+            try:
+                outcomes.append(self.replay(letter, to))
+            except (InvalidArgument, QueueNotFound) as error:
+                outcomes.append(error)
+        return outcomes
+
+    def replay(self, letter: DeadLetter, to: str | None = None) -> bool:
+        """Put a dead letter back to work, as `BrokerAdmin.replay`, in queues of all shards."""
+        targets = [to] if to is not None else self._routed(letter) if letter.queue == UNDELIVERED else [letter.queue]
+        home = self.shard_of(letter.queue)
+        if all(self.shard_of(target) is home for target in targets):
+            return home.dead_letters.replay(letter, targets)
+        move = replay_of(letter, targets)
+        for target in targets:
+            self.check_queue(target)
+        source = home.keys.queue(letter.queue).dead
+        moves = ShardMoves(
+            home.dead_letters, home.commands, self._shards.index(home), len(self._shards),
+            lambda number: neighbour_over(self._shards[number].commands, self._shards[number].options),
+        )  # fmt: skip
+        return moves.move(move, source, "replayed") > 0
+
+    def _routed(self, letter: DeadLetter) -> list[str]:
+        """Return where a message that no queue took is routed to now. Raises as `BrokerAdmin.replay` does."""
+        found: list[str] = []
+        refusal: QueueNotFound | None = None
+        for shard in self._shards:
+            try:
+                found += shard.routed(letter)
+            except QueueNotFound as error:
+                refusal = error
+        if not found and refusal is not None:
+            raise refusal
+        return list(dict.fromkeys(found))
+
+    # -- the whole broker -------------------------------------------------------------------------------------------------
+
+    def migration(
+        self, kombu_options: Mapping[str, Any], priorities: Priorities | None = None, *, source: str | None = None,
+        source_prefix: str | None = None,
+    ) -> Migration:  # fmt: skip
+        """Return the migration between kombu's own Redis transport and all shards, as `BrokerAdmin.migration`."""
+        from celery_redis_plus.admin.shard_migration import ShardsMigration
+
+        return cast(
+            "Migration",
+            ShardsMigration(
+                [shard.migration(kombu_options, priorities, source=source, source_prefix=source_prefix) for shard in self._shards]
+            ),
+        )
+
+    def checker(self, *, repair: bool = False, batch: int = 100) -> Checker:
+        """Return what holds the shards against their invariants, one after the other."""
+        return cast("Checker", ShardChecker([shard.checker(repair=repair, batch=batch) for shard in self._shards]))
+
+    def examine(
+        self, checks: Sequence[str] = (), roles: Sequence[str] = (), *, kombu_options: Mapping[str, Any] | None = None
+    ) -> Iterator[Finding]:
+        """Yield what is wrong with the shards' servers and queues, or soon will be; the text begins with the shard's number."""
+        for number, shard in enumerate(self._shards):
+            if isinstance(shard, UnreachableShard):
+                yield Finding("server", "danger", str(shard.error), shard.error.remedy)
+                continue
+            for finding in shard.examine(checks, roles, kombu_options=kombu_options):
+                yield replace(finding, text=f"shard {number}: {finding.text}")
+
+
+def _part(shard: BrokerAdmin | UnreachableShard, name: str) -> Any:
+    return getattr(shard, name) if isinstance(shard, BrokerAdmin) else shard
+
+
+class ShardChecker:
+    """Has the methods of a `Checker`, for all shards."""
+
+    def __init__(self, checkers: Sequence[Checker]) -> None:
+        """Use one of each shard."""
+        self._checkers = checkers
+
+    def run(self, queue: str | None = None) -> Iterator[Violation]:
+        """Yield every violation once. Raises as `Checker.run` does."""
+        if queue is not None:
+            self._checkers = [self._checkers[shard_of(queue, len(self._checkers))]]
+        for checker in self._checkers:
+            yield from checker.run(queue)
+
+    @property
+    def account(self) -> Account:
+        """What was seen so far."""
+        accounts = [checker.account for checker in self._checkers]
+        return Account(**{one.name: sum(getattr(account, one.name) for account in accounts) for one in fields(Account)})

@@ -1,0 +1,205 @@
+"""What a process knows of each shard of a broker: where it is, whether it can be reached, and its maintenance.
+
+A shard that was lost is asked for by a thread of its own until it answers. Nobody else waits for it: an event loop that serves
+the other shards must not stand still for the `socket_connect_timeout` of a dead node.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import sys
+import threading
+import time
+import weakref
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, Protocol
+
+from redis.exceptions import RedisError
+
+from celery_redis_plus.connection import forks
+from celery_redis_plus.connection.connector import Connector
+from celery_redis_plus.connection.forks import lock_of
+from celery_redis_plus.connection.shard_layout import shard_prefixes
+from celery_redis_plus.errors import CeleryRedisPlusError, ShardUnreachable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from celery_redis_plus.connection.address import Address
+    from celery_redis_plus.maintenance.service import MaintenanceService
+    from celery_redis_plus.options import Options
+
+logger = logging.getLogger(__name__)
+
+#: Seconds between two tries to reach a shard that was lost. The first one comes at once, unless it was lost just before.
+TRY_AGAIN_S: Final = 0.3
+LOST_AGAIN_S: Final = 2.0
+#: Seconds that one try may take; each fourth one may take as long as any connection.
+ATTEMPT_S: Final = 1.0
+PATIENT_TRY: Final = 4
+#: Seconds for which a shard is asked for that nobody uses any more.
+UNUSED_S: Final = 60.0
+
+
+class Wakes(Protocol):
+    """What ends the wait of a loop."""
+
+    def wake(self) -> None:
+        """End it. From any thread."""
+
+
+class ShardState:
+    """One shard, as this process knows it. Thread-safe."""
+
+    def __init__(self, number: int, address: Address, options: Options) -> None:
+        """Know nothing of the shard yet.
+
+        Args:
+            number: the shard's.
+            address: where the broker is.
+            options: those of the shard, with its prefix.
+        """
+        self.number, self.address, self.options = number, address, options
+        #: Its maintenance in this process; None before there is any.
+        self.service: MaintenanceService | None = None
+        self._lock = lock_of(self)
+        self._error: Exception | None = None
+        #: It was lost, and has not answered since.
+        self.is_down = False
+        self._back = threading.Event()
+        self._back.set()
+        self._used_at = self._lost_at = 0.0
+        #: Loops that are told when it is back.
+        self._wakers: weakref.WeakSet[Wakes] = weakref.WeakSet()
+        forks.on_fork_in_child(self)
+
+    def __str__(self) -> str:
+        return f"shard {self.number} of {self.options.shards} ({self.address.display()})"
+
+    def forked(self) -> None:
+        """Know nothing, in a child: it has no thread that asks, and no maintenance of its parent's."""
+        self.service, self.is_down, self._back = None, False, threading.Event()
+        self._back.set()
+
+    def unreachable(self, error: Exception | None = None) -> ShardUnreachable:
+        """Return the error of a shard that is down, or of which `error` came."""
+        return ShardUnreachable(f"{self} is unreachable: {error or self._error}")
+
+    def check(self, wait_s: float = 0.0) -> None:
+        """Raise ShardUnreachable where it is down, and does not come back within `wait_s` seconds."""
+        if not self.is_down:
+            return
+        self._used_at = time.monotonic()
+        if not self._back.wait(wait_s):
+            raise self.unreachable()
+
+    def note_lost(self, error: Exception) -> None:
+        """Note that it cannot be reached, and ask for it from now on."""
+        with self._lock:
+            self._used_at = time.monotonic()
+            if self.is_down:
+                return
+            self._error = error
+            self._back.clear()
+            self.is_down = True
+            pause_s = TRY_AGAIN_S if self._used_at - self._lost_at < LOST_AGAIN_S else 0.0
+            self._lost_at = self._used_at
+            name = f"celery-redis-plus-shard-{self.number}"
+            thread = threading.Thread(target=self._ask, args=(pause_s,), name=name, daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as refusal:  # the interpreter ends, or there are too many threads
+            logger.debug("%s is not asked for: %s", self, refusal)
+            self._note_back()
+
+    def wake_when_back(self, waker: Wakes) -> None:
+        """Wake a loop each time when the shard is back."""
+        self._wakers.add(waker)
+
+    def _ask(self, pause_s: float) -> None:
+        """Try to connect until that works, or nobody has asked for the shard for long."""
+        told, pid = False, os.getpid()
+        patient = Connector(self.address, self.options)
+        quick = Connector(self.address, replace(self.options, socket_connect_timeout=ATTEMPT_S))
+        for number in itertools.count(1):
+            if os.getpid() != pid:
+                return
+            connector = quick if number % PATIENT_TRY else patient
+            time.sleep(pause_s)
+            pause_s = TRY_AGAIN_S
+            try:
+                connector.open("shards", timeout=self.options.socket_timeout).disconnect()
+            except (RedisError, OSError, CeleryRedisPlusError) as error:
+                self._error = error
+                if not told:
+                    told = True
+                    logger.warning("%s is lost: %s; the other shards go on", self, error)
+                if time.monotonic() - self._used_at < UNUSED_S or len(self._wakers):
+                    continue
+                logger.info("%s is asked for no more: nobody uses it", self)
+            else:
+                logger.log(logging.INFO if told else logging.DEBUG, "%s is back", self)
+            self._note_back()
+            return
+
+    def _note_back(self) -> None:
+        self.is_down = False
+        self._back.set()
+        for waker in list(self._wakers):
+            with suppress(OSError):
+                waker.wake()
+
+
+class ShardStates:
+    """All shards of a broker, as this process knows them."""
+
+    def __init__(self, address: Address, options: Options) -> None:
+        """Know nothing of the shards of the broker at `address` yet."""
+        prefixes = shard_prefixes(options.global_keyprefix, options.shards)
+        self.all = [
+            ShardState(number, address, replace(options, global_keyprefix=prefix)) for number, prefix in enumerate(prefixes)
+        ]
+
+    def __len__(self) -> int:
+        return len(self.all)
+
+    def __getitem__(self, number: int) -> ShardState:
+        return self.all[number]
+
+    def consumes(self) -> bool:
+        """Return whether this process consumes in any shard: then it does the maintenance of all.
+
+        A queue that no process consumes may be in any; its messages expire, and go on when they are dead.
+        """
+        services = [state.service for state in self.all]
+        return any(service is not None and not service.closed and service.watched.all() for service in services)
+
+
+#: Those of this process, by address and options.
+_states: dict[tuple[object, ...], ShardStates] = {}
+_states_lock = lock_of(sys.modules[__name__], "_states_lock")
+
+
+def states_of(address: Address, options: Options) -> ShardStates:
+    """Return what this process knows of the shards of a broker, made at first use."""
+    key = address, options
+    with _states_lock:
+        states = _states.get(key)
+        if states is None:
+            states = _states[key] = ShardStates(address, options)
+        return states
+
+
+def forget(matching: Callable[[ShardState], bool] = lambda _: True) -> None:
+    """Forget what is known of shards: a test's server is emptied, or ends."""
+    with _states_lock:
+        for key, states in list(_states.items()):
+            if any(map(matching, states.all)):
+                del _states[key]
+
+
+# A child has no threads of its parent, and services of its own.
+os.register_at_fork(after_in_child=_states.clear)

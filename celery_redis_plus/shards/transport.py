@@ -1,0 +1,368 @@
+"""kombu's transport over several shards: a transport to each, opened when it is first needed, lost and opened again alone."""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from celery_redis_plus.connection import forks
+from celery_redis_plus.connection.forks import lock_of
+from celery_redis_plus.connection.shard_layout import shard_of
+from celery_redis_plus.errors import ServerUnreachable, ShardUnreachable
+from celery_redis_plus.shards.channel import ShardsChannel
+from celery_redis_plus.shards.shard_state import ShardState, ShardStates, states_of
+from celery_redis_plus.shards.topology import Topology
+from celery_redis_plus.transport.amqp_errors import CONNECTION_ERRORS
+from celery_redis_plus.transport.transport import Transport
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from celery_redis_plus.maintenance.service import MaintenanceService
+    from celery_redis_plus.options import Options
+    from celery_redis_plus.shards.delivery_loop import ShardsLoop
+
+logger = logging.getLogger(__name__)
+
+
+class ShardTransport(Transport):
+    """The transport to one shard: a whole one."""
+
+    is_part = True
+    _is_left = False
+
+    def __init__(self, client: Any, *, state: ShardState, **kwargs: Any) -> None:
+        """Prepare a connection to the shard that `state` knows."""
+        self._state = state
+        #: The shard's.
+        self.number = state.number
+        super().__init__(client, **kwargs)
+
+    def read_options(self) -> Options:
+        """Return the shard's options, with its prefix."""
+        return self._state.options
+
+    @property
+    def is_down(self) -> bool:
+        """Whether the shard was lost, as this process knows."""
+        return self._state.is_down
+
+    def establish_connection(self) -> Transport:
+        """Connect, as `Transport.establish_connection`. What breaks is not opened again: the shard is lost until it answers."""
+        super().establish_connection()
+        self.session.connector.before_open = self._check_opening
+        return self
+
+    def _check_opening(self, purpose: str) -> None:
+        self._state.check()
+        if purpose == "commands":
+            # It was open: the server has closed it. Nobody waits here until a dead one is back.
+            error = ServerUnreachable("the server has closed the connection")
+            self._state.note_lost(error)
+            raise self._state.unreachable(error)
+
+    @property
+    def name(self) -> str:
+        """The shard's name in the log."""
+        return f"shard {self.number} of {self.options.shards}, "
+
+    def abandon(self) -> None:
+        """Leave a connection that has broken. Nothing waits: what is to be settled is maintenance's, until the shard is back."""
+        self._is_left = True
+        self.close_connection(None)
+
+    def _flush(self) -> None:
+        if not self._is_left:
+            super()._flush()
+
+
+class Shard:
+    """One shard, as one connection of the application uses it."""
+
+    def __init__(self, state: ShardState, client: Any, on_open: Callable[[int, ShardTransport], None]) -> None:
+        """Connect to nothing yet; `on_open` is called with each transport that is opened."""
+        self.state = state
+        self._client, self._on_open = client, on_open
+        self._lock = lock_of(self)
+        self._transport: ShardTransport | None = None
+
+    @property
+    def transport(self) -> ShardTransport | None:
+        """The transport, where there is one whose connection works as far as this process knows."""
+        transport = self._transport
+        return None if transport is None or transport.session.broken else transport
+
+    def open(self, wait_s: float = 0.0) -> ShardTransport:
+        """Return a transport that works, connecting where there is none.
+
+        Raises:
+            ShardUnreachable: the shard cannot be reached; or it is down, and does not come back within `wait_s` seconds.
+            redis.exceptions.RedisError, OptionError: the server answers, and refuses this connection.
+        """
+        self.state.check(wait_s)
+        transport = self._transport
+        if transport is not None and transport.verify_connection(None) and not transport.session.broken:
+            return transport
+        with self._lock:
+            if self._transport is not transport and self._transport is not None:
+                return self._transport
+            self._leave()
+            transport = ShardTransport(self._client, state=self.state)
+            try:
+                transport.establish_connection()
+            except CONNECTION_ERRORS as error:
+                self.state.note_lost(error)
+                raise self.state.unreachable(error) from error
+            self._transport = transport
+        self._on_open(self.state.number, transport)
+        return transport
+
+    def lose(self, error: Exception) -> None:
+        """Leave a broken connection, and ask for the shard until it is back."""
+        self.state.note_lost(error)
+        with self._lock:
+            transport, self._transport = self._transport, None
+            if transport is not None:
+                transport.abandon()
+
+    def close(self) -> None:
+        """Close the connection in order."""
+        with self._lock:
+            self._leave()
+
+    def _leave(self) -> None:
+        transport, self._transport = self._transport, None
+        if transport is not None:
+            transport.close_connection(None)
+
+
+class ShardsTransport(Transport):
+    """One kombu connection to several shards."""
+
+    Channel = ShardsChannel
+
+    #: A queue or consumer of a shard that is down waits until it is back: a worker starts with those that are there.
+    defers = False
+    _loop: ShardsLoop | None = None
+
+    def serve_worker(self) -> None:
+        """Let the queues of a shard that is down wait until it is back: a worker starts with the others."""
+        self.defers = True
+
+    def __init__(self, client: Any, **kwargs: Any) -> None:
+        """Prepare a connection as `client`, a kombu Connection, describes it."""
+        super().__init__(client, **kwargs)
+        self._shards: list[Shard] = []
+        self.topology = Topology()
+        #: The shards that were connected to and that the loop does not serve yet.
+        self._fresh: set[int] = set()
+        self._on_broker: list[Callable[[Transport], object]] = []
+        forks.on_fork_in_child(self)
+
+    # -- life -------------------------------------------------------------------------------------------------------------
+
+    def establish_connection(self) -> Transport:
+        """Connect to the first shard that can be reached; the others are connected to when they are needed.
+
+        Raises:
+            OptionError: a transport option is unknown, of the wrong type or out of range.
+            redis.exceptions.ConnectionError: and its kin, as `errors` names them: no shard can be reached.
+        """
+        options = self.read_options()
+        states = states_of(self.read_address(), options)
+        if self._connected:
+            self._leave()
+        self._states: ShardStates = states
+        self._base_options = options
+        self._shards = [Shard(state, self.client, self._opened) for state in states.all]
+        self._connect_to_any()
+        self._connected = True
+        return self
+
+    def _connect_to_any(self) -> None:
+        refusal: ShardUnreachable | None = None
+        for shard in self._shards:
+            try:
+                shard.open()
+            except ShardUnreachable as error:
+                refusal = refusal or error
+            else:
+                return
+        if refusal is not None:
+            raise refusal.__cause__ or refusal
+
+    def _opened(self, number: int, transport: ShardTransport) -> None:
+        """Join a shard's services with those of the others, and serve its consumers."""
+        shared, join = transport.session.shared, partial(self._join, number)
+        shared.on_service = join
+        if shared.service is not None:
+            join(shared.service)
+        self._fresh.add(number)
+        if self._loop is not None:
+            self._loop.wake()
+
+    def _serve(self, number: int, transport: ShardTransport) -> None:
+        """Have the loop, in its thread, serve a shard that was connected to, and consume there what the application does."""
+        transport.session.service.start()
+        self.delivery_loop.add(number, transport.delivery_loop)
+        for channel in tuple(self.channels):
+            channel.resume(number)
+        for tell in self._on_broker:
+            tell(transport)
+
+    def _join(self, number: int, service: MaintenanceService) -> None:
+        """Have a shard's maintenance run while any is consumed, and take dead messages to the others."""
+        from celery_redis_plus.shards.dead_letters import Neighbours, ShardMoves
+
+        states, tasks = self._states, service.tasks
+        states[number].service = service
+        service.needed_besides = states.consumes
+        neighbours = Neighbours(states)
+        tasks.elsewhere = ShardMoves(tasks.dead_letters, tasks.commands, number, len(states), neighbours, neighbours.close)
+
+    @property
+    def options(self) -> Options:
+        """The transport options that all shards have."""
+        return self._base_options
+
+    @property
+    def brokers(self) -> tuple[Transport, ...]:
+        """The transports to the shards that are open."""
+        return tuple(transport for shard in self._shards if (transport := shard.transport) is not None)
+
+    def broker(self, number: int) -> Transport:
+        """Return the transport to a shard. Raises as `open`."""
+        return self.open(number)
+
+    def each_broker(self, tell: Callable[[Transport], object]) -> None:
+        """Call `tell` with the transport to each shard, now or when it is connected to."""
+        self._on_broker = [tell]
+        for shard in self._shards:
+            transport = shard.transport
+            if transport is not None and transport.number not in self._fresh:
+                tell(transport)
+
+    def of_queue(self, queue: str) -> Transport:
+        """Return the transport to the shard that has a queue. Raises as `open`."""
+        return self.open(self.number_of(queue))
+
+    def number_of(self, queue: str) -> int:
+        """Return the number of the shard that has a queue."""
+        known = self.topology.queues.get(queue)
+        if known is not None and known.placed is not None:
+            return known.placed
+        return shard_of(queue, len(self._shards))
+
+    @property
+    def numbers(self) -> range:
+        """The numbers of all shards."""
+        return range(len(self._shards))
+
+    def shard_state(self, number: int) -> ShardState:
+        """Return what is known of a shard."""
+        return self._states[number]
+
+    def open(self, number: int, wait_s: float = 0.0) -> ShardTransport:
+        """Return the transport to a shard. Raises as `Shard.open`."""
+        return self._shards[number].open(wait_s)
+
+    def live(self, first: int) -> Iterator[ShardTransport]:
+        """Yield the transports to the shards that can be reached, that of the shard `first` before the others."""
+        for number in (*range(first, len(self._shards)), *range(first)):
+            try:
+                yield self.open(number)
+            except ShardUnreachable as error:
+                logger.debug("%s", error)
+
+    def lose(self, number: int, error: Exception) -> None:
+        """Leave a shard whose connection has broken. Raises `error` where something is consumed and no other shard is left."""
+        self._shards[number].lose(error)
+        if self._consumes() and not self.brokers:
+            raise error
+
+    def _consumes(self) -> bool:
+        return any(channel.wants_any for channel in self.channels)
+
+    def maintain(self) -> None:
+        """Connect to all shards that can be reached: whoever consumes does the maintenance of all."""
+        for _ in self.live(0):
+            pass
+
+    def _connect_again(self) -> None:
+        """Connect to the shards that are back: their consumers go on. While anything is consumed, all shards are maintained."""
+        if not self._consumes():
+            return
+        for shard in self._shards:
+            if shard.transport is not None or shard.state.is_down:
+                continue
+            try:
+                shard.open()
+            except ShardUnreachable as error:
+                logger.debug("%s", error)
+        while self._fresh:
+            number = self._fresh.pop()
+            transport = self._shards[number].transport
+            if transport is None:
+                continue
+            try:
+                self._serve(number, transport)
+            except ShardUnreachable as error:
+                logger.debug("%s", error)
+        if not self.brokers:
+            raise next((state for state in self._states.all if state.is_down), self._states[0]).unreachable()
+
+    def close_connection(self, connection: Any) -> None:
+        """Close all channels, then the connections; what waits to be settled goes out first."""
+        if not self._connected:
+            return
+        self._connected = False
+        self._leave()
+
+    def _leave(self) -> None:
+        if self._loop is not None:
+            self._loop.close()
+            self._loop = None
+        while self.channels:
+            self.channels[-1].close()
+        for shard in self._shards:
+            shard.close()
+
+    def forked(self) -> None:
+        """Leave the event loop to the parent, in a child; the shards' transports do the same."""
+        if self._loop is not None:
+            self._loop.forked()
+
+    def verify_connection(self, connection: Any) -> bool:
+        """Return whether the connection is usable: each shard that breaks is connected to again."""
+        return self._connected
+
+    def create_channel(self, connection: Any) -> Any:
+        """Open a channel, as `Transport.create_channel`."""
+        transport = connection if isinstance(connection, Transport) else self
+        channel = transport.Channel(transport)
+        transport.channels.append(channel)
+        return channel
+
+    def read_broadcasts_again(self, queue: str) -> None:
+        """Do nothing: the transport of each shard does."""
+
+    # -- events -----------------------------------------------------------------------------------------------------------
+
+    @property
+    def delivery_loop(self) -> ShardsLoop:  # type: ignore[override]
+        """What serves the consumers of all channels on all shards: made when there is the first."""
+        if self._loop is None:
+            with self._lock:
+                if self._loop is None:
+                    from celery_redis_plus.shards.delivery_loop import ShardsLoop
+
+                    self._loop = ShardsLoop(self.lose, self._connect_again)
+            for state in self._states.all:
+                state.wake_when_back(self._loop.waker)
+        return self._loop
+
+    def unregister_from_event_loop(self, connection: Any, loop: Any) -> None:
+        """Leave the event loop."""
+        if self._loop is not None:
+            self._loop.detach()

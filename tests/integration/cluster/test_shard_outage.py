@@ -1,0 +1,146 @@
+"""A node of a cluster that dies takes one shard with it, and no other."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import kombu
+import pytest
+from kombu.exceptions import OperationalError
+
+from celery_redis_plus.connection.cluster_address import one_slot_prefix, slot_of
+from celery_redis_plus.connection.shard_layout import shard_prefixes
+from celery_redis_plus.errors import ShardUnreachable
+from tests.integration.sentinel.app import BROKER_VARIABLE, JOURNAL_VARIABLE, OPTIONS_VARIABLE, make_app
+from tests.integration.sentinel.load import Ran
+from tests.integration.shards.conftest import SHARDS, named
+from tests.support.clusters import running_cluster
+from tests.support.inbox import Inbox, declare, publish
+from tests.support.waiting import wait_until
+
+QUEUES = [named(shard) for shard in range(SHARDS)]
+OPTIONS = {"shards": SHARDS, "visibility_timeout": 60}
+
+
+@pytest.fixture
+def cluster(broker_url):
+    """Three primaries without replicas, which answer while one of them is dead."""
+    with running_cluster(replicas=0, config={"cluster-require-full-coverage": "no", "appendonly": "yes"}) as running:
+        yield running
+
+
+def node_of(cluster, shard):
+    slot = slot_of(one_slot_prefix(shard_prefixes("", SHARDS)[shard]))
+    return next(node for node in cluster.nodes if node.running and node.myself().owns(slot))
+
+
+def connect(cluster):
+    return kombu.Connection(cluster.url(), transport_options=OPTIONS)
+
+
+def test_consumers_and_publishers_of_the_other_shards_go_on(cluster):
+    with connect(cluster) as consuming, connect(cluster) as publishing:
+        inbox = Inbox(consuming.channel(), *QUEUES)
+        channel = publishing.channel()
+        for queue in QUEUES:
+            publish(channel, queue, "before")
+        inbox.drain(3)
+        dead = node_of(cluster, 1)
+        dead.kill()
+        for queue in (QUEUES[0], QUEUES[2]):
+            publish(channel, queue, "meanwhile")
+        assert sorted(inbox.drain(5, timeout_s=10)) == ["before"] * 3 + ["meanwhile"] * 2
+        with pytest.raises(ShardUnreachable, match=r"shard 1 of 3 \(redisplus\+cluster://.*\) is unreachable"):
+            publish(channel, QUEUES[1], "lost", retry=False)
+        started = time.monotonic()
+        for queue in (QUEUES[0], QUEUES[2]):
+            publish(channel, queue, "again")
+        inbox.drain(7, timeout_s=10)
+        assert time.monotonic() - started < 2
+        dead.start()
+        wait_until(lambda: dead.state()["cluster_state"] == "ok", 20)
+        back = time.monotonic()
+        wait_until(lambda: _published(channel, QUEUES[1]), 10)
+        inbox.drain(8, timeout_s=10)
+        assert time.monotonic() - back < 5
+        assert inbox.bodies[-1] == "back"
+
+
+def _published(channel, queue):
+    try:
+        publish(channel, queue, "back", retry=False)
+    except ShardUnreachable:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("pool", ["threads", "prefork", "solo"])
+def test_a_worker_goes_on_with_the_other_shards(cluster, server, start_worker, pool):
+    env = {BROKER_VARIABLE: cluster.url(), OPTIONS_VARIABLE: repr(OPTIONS), JOURNAL_VARIABLE: server.url(1, "redis")}
+    worker = start_worker("tests.integration.sentinel.app", pool=pool, concurrency=2, env=env, queues=QUEUES)
+    app, numbers, confirmed, refused = make_app(cluster.url(), OPTIONS), iter(range(1, 100_000)), [], []
+    app.conf.task_publish_retry = False
+    over = threading.Event()
+
+    def load(shard):
+        while not over.is_set():
+            number = next(numbers)
+            try:
+                app.send_task("sentinel.note", (number,), queue=QUEUES[shard])
+            except (ShardUnreachable, OperationalError) as error:
+                refused.append((shard, str(error)))
+            else:
+                confirmed.append((number, shard, time.time()))
+            over.wait(0.02)
+
+    threads = [threading.Thread(target=load, args=(shard,)) for shard in range(SHARDS)]
+    for thread in threads:
+        thread.start()
+    try:
+        with server.client(1) as journal:
+            wait_until(lambda: len(Ran(journal).times()) > 60, 30, worker.tail)
+            dead = node_of(cluster, 2)
+            dead.kill()
+            died = time.time()
+            # By then the loops, the publishers and the maintenance of all shards have met it.
+            time.sleep(6)
+            assert len(app.control.inspect(timeout=3).ping() or {}) == 1, worker.tail()
+            alive = [(number, at) for number, shard, at in confirmed if shard != 2 and died + 1 < at < died + 5]
+            assert len(alive) > 100
+            ran = Ran(journal).times()
+            late = sorted(ran.get(number, time.time()) - at for number, at in alive)
+            assert late[-1] < 2, (late[-10:], worker.tail())
+            dead.start()
+            wait_until(lambda: dead.state()["cluster_state"] == "ok", 20)
+            back = time.time()
+            wait_until(lambda: any(at > back and shard == 2 for _, shard, at in confirmed), 10, worker.tail)
+            over.set()
+            for thread in threads:
+                thread.join()
+            wait_until(lambda: not {number for number, *_ in confirmed} - set(Ran(journal).times()), 30, worker.tail)
+            assert not Ran(journal).repeated()
+            assert {shard for shard, _ in refused} == {2}
+            assert all("shard 2 of 3" in text for _, text in refused), refused[:3]
+            assert worker.running
+    finally:
+        over.set()
+        app.close()
+
+
+def test_a_worker_starts_while_a_shard_is_down(cluster, server, start_worker):
+    with connect(cluster) as connection:
+        declare(connection.channel(), *QUEUES)
+    dead = node_of(cluster, 0)
+    dead.kill()
+    env = {BROKER_VARIABLE: cluster.url(), OPTIONS_VARIABLE: repr(OPTIONS), JOURNAL_VARIABLE: server.url(1, "redis")}
+    worker = start_worker("tests.integration.sentinel.app", pool="threads", env=env, queues=QUEUES)
+    app = make_app(cluster.url(), OPTIONS)
+    app.send_task("sentinel.note", (1,), queue=QUEUES[1])
+    with server.client(1) as journal:
+        wait_until(lambda: len(Ran(journal).times()) == 1, 30, worker.tail)
+        dead.start()
+        wait_until(lambda: dead.state()["cluster_state"] == "ok", 20)
+        app.send_task("sentinel.note", (2,), queue=QUEUES[0])
+        wait_until(lambda: len(Ran(journal).times()) == 2, 15, worker.tail)
+    app.close()

@@ -1,0 +1,114 @@
+"""Lost connections and servers: what breaks is opened again, and no message is lost."""
+
+from __future__ import annotations
+
+import time
+
+import kombu
+import pytest
+
+from celery_redis_plus.errors import ShardUnreachable
+from tests.integration.shards.conftest import SHARDS, named
+from tests.support.inbox import Inbox, declare, publish
+from tests.support.servers import new_server
+from tests.support.waiting import wait_until
+
+QUEUES = [named(shard) for shard in range(SHARDS)]
+
+
+def kill_all(redis_client):
+    """Close all connections of this package's on the server."""
+    for one in redis_client.client_list():
+        if one["name"].startswith("celery-redis-plus"):
+            redis_client.client_kill_filter(_id=one["id"])
+
+
+def test_a_publisher_whose_connections_were_closed_notices_nothing(connect_shards, redis_client):
+    channel = connect_shards().channel()
+    declare(channel, *QUEUES)
+    exchange = kombu.Exchange("orders", "topic")
+    for queue in QUEUES:
+        kombu.Queue(queue, exchange, "#")(channel).declare()
+    producer = kombu.Producer(channel)
+    for queue in QUEUES:
+        publish(channel, queue, "before")
+    kill_all(redis_client)
+    for queue in QUEUES:
+        producer.publish("after", routing_key=queue, retry=False)
+    kill_all(redis_client)
+    producer.publish("to all", exchange="orders", routing_key="x", retry=False)
+    kill_all(redis_client)
+    assert [channel.queue_sizes(queue).ready for queue in QUEUES] == [3, 3, 3]
+
+
+def test_a_consumer_whose_connections_were_closed_goes_on(connect_shards, redis_client):
+    connection, publisher = connect_shards(), connect_shards().channel()
+    news = kombu.Exchange("news", "fanout")
+    heard = kombu.Queue("heard", news, auto_delete=True)
+    inbox = Inbox(connection.channel(), *QUEUES, heard)
+    for round_ in range(3):
+        for shard in range(SHARDS):
+            # One at a time: without any shard left the consumer hears of it.
+            connection.transport.open(shard).session.abandon()
+            wait_until(lambda: not inbox.pump(0.05) and len(connection.transport.brokers) == SHARDS, 10)
+        for queue in QUEUES:
+            publish(publisher, queue, round_)
+        kombu.Producer(publisher).publish("news", exchange=news)
+        inbox.drain((round_ + 1) * (SHARDS + 1), timeout_s=10)
+    assert sorted(map(str, inbox.rest())) == sorted(["0", "1", "2"] * SHARDS + ["news"] * 3)
+    for queue in QUEUES:
+        wait_until(lambda queue=queue: sum(publisher.queue_sizes(queue)) == 0)
+
+
+def test_what_a_lost_shard_had_delivered_comes_again_and_its_acks_count(connect_shards):
+    connection, publisher = connect_shards(), connect_shards().channel()
+    inbox = Inbox(connection.channel(), *QUEUES, ack=False)
+    for queue in QUEUES:
+        publish(publisher, queue, queue)
+    inbox.drain(SHARDS)
+    mine = next(message for message in inbox.messages if message.payload == QUEUES[1])
+    connection.transport.open(1).session.abandon()
+    mine.ack()
+    for message in inbox.messages:
+        if message is not mine:
+            message.ack()
+    wait_until(lambda: not inbox.pump(0.1) and all(sum(publisher.queue_sizes(queue)) == 0 for queue in QUEUES), 20)
+    assert len(inbox.messages) == SHARDS
+
+
+def test_the_loss_of_all_shards_is_told_and_the_next_connection_works(connect, tmp_path):
+    with new_server() as server:
+        connection = connect(server.url(), shards=SHARDS)
+        inbox = Inbox(connection.channel(), *QUEUES)
+        publish(connect(server.url(), shards=SHARDS).channel(), QUEUES[0], "before")
+        inbox.drain(1)
+        server.kill()
+        with pytest.raises(connection.connection_errors):
+            wait_until(lambda: inbox.pump(0.1) and False, 10)
+        started = time.monotonic()
+        with pytest.raises(ShardUnreachable):
+            publish(connection.channel(), QUEUES[1], "lost", retry=False)
+        assert time.monotonic() - started < 7
+        server.start()
+        other = connect(server.url(), shards=SHARDS)
+        publish(other.channel(), QUEUES[1], "after")
+        assert Inbox(other.channel(), *QUEUES).drain(1) == ["after"]
+        for one in (connection, other):
+            one.release()
+
+
+@pytest.mark.parametrize("pool", ["threads", "prefork"])
+def test_a_worker_outlives_a_restart_of_the_only_server(celery_app, celery_worker, notes, pool):
+    config = {"broker_transport_options": {"shards": SHARDS}}
+    with new_server(config={"appendonly": "yes", "appendfsync": "always"}) as server:
+        worker = celery_worker("configured", server.url(), pool=pool, config=config, queues=QUEUES)
+        app = celery_app("configured", server.url(), **config)
+        for number in range(30):
+            app.send_task("c.note", ["restart", str(number), 0.05], queue=QUEUES[number % SHARDS])
+        wait_until(lambda: len(notes.done("restart")) > 5, 20, worker.tail)
+        server.kill()
+        server.start()
+        for number in range(30, 60):
+            app.send_task("c.note", ["restart", str(number)], queue=QUEUES[number % SHARDS])
+        wait_until(lambda: len(set(notes.done("restart"))) == 60, 40, worker.tail)
+        worker.stop()
