@@ -32,6 +32,7 @@ from celery_redis_plus.stored_message import BODY_SEPARATOR, Outgoing
 if TYPE_CHECKING:
     from celery_redis_plus.broker.consumers.registry import Consumer
     from celery_redis_plus.broker.fanout.subscriber_cursor import SubscriberCursor, UnackedBroadcast
+    from celery_redis_plus.broker.queues.queues import Queues
     from celery_redis_plus.consumer.publisher_session import PublisherSession
     from celery_redis_plus.keys import FanoutKeys
     from celery_redis_plus.maintenance.service import MaintenanceService
@@ -52,7 +53,8 @@ class ConsumerSession:
         self.id = session.id
         self.connector, self.commands = session.connector, session.commands
         self.keys, self.options = session.keys, session.options
-        self.queues, self.bindings = session.queues, session.bindings
+        self.queues: Queues = session.queues
+        self.bindings = session.bindings
         self.ownership, self.owned_queues = session.ownership, session.owned_queues
         self.waker = Waker()
         if self.connector.finder is not None:

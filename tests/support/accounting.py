@@ -130,7 +130,7 @@ def run(
 
 
 def quoted(body: bytes | None) -> bool:
-    return bool(body) and body[:1] == b'"'
+    return body is not None and body[:1] == b'"'
 
 
 def check(account: Account, overflow: str, limit: int, counted: str) -> None:

@@ -94,10 +94,11 @@ def note_time(name: str) -> None:
 @shared_task(name="tests.retry", bind=True, max_retries=10)
 def retry(self: Task, name: str, times: int, countdown: float = 0.1) -> int:
     """Note each attempt, and retry until there were `times` retries."""
-    _journal_of(os.getpid()).note(name, str(self.request.retries))
-    if self.request.retries < times:
+    retries: int = self.request.retries
+    _journal_of(os.getpid()).note(name, str(retries))
+    if retries < times:
         raise self.retry(countdown=countdown)
-    return self.request.retries
+    return retries
 
 
 def make_app(broker: str, **config: Any) -> Celery:

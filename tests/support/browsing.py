@@ -9,6 +9,7 @@ from celery_redis_plus.keys import Keys
 from tests.support.checking import found
 from tests.support.filling import fill
 from tests.support.inbox import declare, publish
+from tests.support.replies import hash_fields, sorted_set_members
 from tests.support.slow_calls import slow_calls
 
 if TYPE_CHECKING:
@@ -40,8 +41,7 @@ def fill_each_state(channel: Any) -> None:
 def standing(client: redis.Redis, of: QueueKeys) -> tuple[list[Any], dict[bytes, bytes]]:
     """Return what tells where each message is, and what happened in the queue; not when a living holder's lease ends."""
     places = [client.zrange(place, 0, -1, withscores=place != of.index) for place in (of.ready, of.delayed, of.index, of.dead)]
-    record: dict[bytes, bytes] = client.hgetall(of.meta)  # type: ignore[assignment]
-    return places, {name: value for name, value in record.items() if name not in MAINTAINED}
+    return places, {name: value for name, value in hash_fields(client, of.meta).items() if name not in MAINTAINED}
 
 
 def assert_browsing_changes_nothing(channel: Any, client: redis.Redis, count: int) -> None:
@@ -56,7 +56,7 @@ def assert_browsing_changes_nothing(channel: Any, client: redis.Redis, count: in
     assert calls.calls["list_messages"] > count // 100
     assert len(browsed) == count
     places = (("ready", of.ready), ("delayed", of.delayed), ("unacked", of.index), ("dead", of.dead))
-    assert browsed == [(state, tag.decode()) for state, place in places for tag in client.zrange(place, 0, -1)]
+    assert browsed == [(state, tag.decode()) for state, place in places for tag in sorted_set_members(client, place)]
     assert standing(client, of) == before
     assert counters("q", connection=channel) == counted
     violations = found(client, Keys())

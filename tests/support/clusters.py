@@ -66,7 +66,9 @@ class ClusterNode(EmbeddedServer):
     @property
     def link_port(self) -> int:
         """The port by which the nodes know it."""
-        return int(self.config["tls-port"]) if self.speaks_tls else self.port
+        port = self.config["tls-port"] if self.speaks_tls else self.port
+        assert not isinstance(port, tuple)
+        return int(port)
 
     def ask(self, *command: Any) -> Any:
         """Return its answer to a command."""
@@ -219,7 +221,7 @@ class RunningCluster:
     @staticmethod
     def _is_in_step(node: ClusterNode) -> bool:
         role, *rest = node.ask("ROLE")
-        return role == b"master" or rest[2] == b"connected"
+        return bool(role == b"master" or rest[2] == b"connected")
 
 
 @contextmanager

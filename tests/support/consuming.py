@@ -24,6 +24,7 @@ from tests.support.clock import scripts_with_steps
 from tests.support.fork_server import ForkedProcess, fork_server
 from tests.support.judge import records
 from tests.support.judge.recorder import install, note
+from tests.support.replies import list_items
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ class Consumers:
 
     def notes(self) -> list[tuple[str, str, bool]]:
         """Return (name, body, redelivered) of all deliveries."""
-        rows = [row.decode().split(" ") for row in self._journal.lrange(NOTES, 0, -1)]
+        rows = [row.decode().split(" ") for row in list_items(self._journal, NOTES)]
         return [(name, body, redelivered == "True") for name, body, redelivered in rows]
 
     def shares(self) -> Counter[str]:

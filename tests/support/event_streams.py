@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 from celery_redis_plus import events
 from celery_redis_plus.events import Event
 from celery_redis_plus.keys import Keys
+from tests.support.replies import hash_fields
 
 if TYPE_CHECKING:
     import redis
+    from redis.typing import EncodableT, FieldT
 
 #: 2025-11-24 16:00:00 UTC.
 START_MS = 1_764_000_000_000
@@ -129,7 +131,7 @@ def begin_epoch(client: redis.Redis, queue: str, epoch: int, event: Event, *, pr
     """Begin another epoch as the scripts do after a failover, with its first event."""
     keys = Keys(prefix).queue(queue)
     old, last = events.entry_id(client.xinfo_stream(keys.events)["last-generated-id"])
-    client.hset(keys.events_meta, "ended", (client.hget(keys.events_meta, "ended") or b"") + f"{old}:{last} ".encode())
+    client.hset(keys.events_meta, "ended", hash_fields(client, keys.events_meta).get(b"ended", b"") + f"{old}:{last} ".encode())
     client.hset(keys.events_meta, "epoch", epoch)
     client.xadd(keys.events, {events.FIELD: events.encode(event)}, id=f"{epoch}-1")
 
@@ -137,7 +139,7 @@ def begin_epoch(client: redis.Redis, queue: str, epoch: int, event: Event, *, pr
 def _add(client: redis.Redis, key: bytes, batch: Sequence[Event], epoch: int, *, fresh: bool, payload: bytes | None) -> None:
     pipeline = client.pipeline(transaction=False)
     for place, event in enumerate(batch):
-        fields = {events.FIELD: events.encode(event)}
+        fields: dict[FieldT, EncodableT] = {events.FIELD: events.encode(event)}
         if payload is not None and event.event == "published":
             fields[events.PAYLOAD_FIELD] = payload
         pipeline.xadd(key, fields, id=f"{epoch}-1" if fresh and place == 0 else f"{epoch}-*")

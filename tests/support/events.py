@@ -20,6 +20,7 @@ from celery_redis_plus.events import (
     illegal_steps,
 )
 from tests.support.invariants import trashed
+from tests.support.replies import sorted_set_members, stream_entries
 
 if TYPE_CHECKING:
     import redis
@@ -34,7 +35,7 @@ STATES = {"ready": READY, "delayed": DELAYED, "index": CLAIMED, "dead": DEAD, "d
 
 def events_of(client: redis.Redis, keys: Keys, queue: str) -> list[Event]:
     """Return the queue's events in their order."""
-    return [decode(values[FIELD]) for _, values in client.xrange(keys.queue(queue).events)]
+    return [decode(values[FIELD]) for _, values in stream_entries(client, keys.queue(queue).events)]
 
 
 def paths_of(client: redis.Redis, keys: Keys, queue: str) -> dict[str, list[Event]]:
@@ -53,7 +54,7 @@ def event_violations(client: redis.Redis, keys: Keys, queue: str) -> list[str]:
 def _violations(client: redis.Redis, keys: Keys, queue: str) -> Iterator[str]:
     of = keys.queue(queue)
     last: dict[int, int] = {}
-    for entry, _ in client.xrange(of.events):
+    for entry, _ in stream_entries(client, of.events):
         epoch, n = entry_id(entry)
         if n != last.get(epoch, 0) + 1:
             yield f"{queue}: {epoch}-{n} comes after {epoch}-{last.get(epoch, 0)}"
@@ -74,4 +75,4 @@ def _violations(client: redis.Redis, keys: Keys, queue: str) -> Iterator[str]:
 
 
 def _standing(client: redis.Redis, of: QueueKeys) -> dict[str, str]:
-    return {tag.decode(): state for place, state in STATES.items() for tag in client.zrange(getattr(of, place), 0, -1)}
+    return {tag.decode(): state for place, state in STATES.items() for tag in sorted_set_members(client, getattr(of, place))}

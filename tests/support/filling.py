@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tests.support.replies import sorted_set_members
+
 if TYPE_CHECKING:
     import redis
 
@@ -26,7 +28,7 @@ redis.call('HINCRBY', KEYS[3], 'published', ARGV[2] - ARGV[1] + 1)
 
 def fill(client: redis.Redis, of: QueueKeys, place: bytes, count: int) -> None:
     """Copy the messages that stand in `place`, one of the queue's sets, in turn, until there are `count`."""
-    originals = client.zrange(place, 0, -1)
-    for first in range(len(originals), count, COPIES_A_CALL):  # type: ignore[arg-type]
+    originals = sorted_set_members(client, place)
+    for first in range(len(originals), count, COPIES_A_CALL):
         last = min(count, first + COPIES_A_CALL) - 1
-        client.eval(COPY, 3, place, of.message, of.meta, first, last, *originals)  # type: ignore[misc]
+        client.eval(COPY, 3, place, of.message, of.meta, first, last, *originals)

@@ -201,8 +201,9 @@ def serve(requests: socket.socket) -> dict[str, Any] | None:
     os.set_blocking(wake, False)
     signal.signal(signal.SIGCHLD, lambda number, frame: None)
     signal.set_wakeup_fd(wake)
+    sources: list[socket.socket | int] = [requests, woken]
     while True:
-        readable, _, _ = select.select([requests, woken], [], [])
+        readable, _, _ = select.select(sources, [], [])
         if woken in readable:
             os.read(woken, 4096)
             _report(requests)

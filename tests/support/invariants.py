@@ -9,6 +9,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from celery_redis_plus.keys import decode_name
+from tests.support.replies import sorted_set_members
 
 if TYPE_CHECKING:
     import redis
@@ -52,7 +53,7 @@ def violations(client: redis.Redis, keys: Keys, *, swept: bool = False) -> list[
 
 
 def _violations(client: redis.Redis, keys: Keys, *, swept: bool) -> Iterator[str]:
-    names = [decode_name(name) for name in client.zrange(keys.queues, 0, -1)]
+    names = [decode_name(name) for name in sorted_set_members(client, keys.queues)]
     queues = {keys.queue(name).message: keys.queue(name) for name in names}
     tags: dict[bytes, list[bytes]] = {prefix: [] for prefix in queues}
     literal = re.sub(rb"([*?\[\]\\^])", rb"\\\1", keys.prefix.encode())
@@ -69,11 +70,11 @@ def _violations(client: redis.Redis, keys: Keys, *, swept: bool) -> Iterator[str
 
 def trashed(client: redis.Redis, queue: QueueKeys) -> set[bytes]:
     """Return the tags in a queue's trash."""
-    return _trashed(client, queue, client.zrange(queue.trash, 0, -1))
+    return _trashed(client, queue, sorted_set_members(client, queue.trash))
 
 
 def _trashed(client: redis.Redis, queue: QueueKeys, numbers: Iterable[bytes]) -> set[bytes]:
-    return {tag for number in numbers for tag in client.zrange(queue.trash_set(number), 0, -1)}
+    return {tag for number in numbers for tag in sorted_set_members(client, queue.trash_set(number))}
 
 
 def _look(client: redis.Redis, queue: QueueKeys) -> tuple[Places, bool, bool, list[int]]:

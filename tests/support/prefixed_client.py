@@ -63,7 +63,8 @@ class _Connection(redis.Connection):
     """A connection whose commands are packed so."""
 
     def __init__(self, *, key_prefix: bytes, **options: Any) -> None:
-        super().__init__(**options)
+        # mypy excludes calls of redis-py by their names, and knows none behind `super()`.
+        super().__init__(**options)  # type: ignore[no-untyped-call]
         self._command_packer: Any = _Packer(self._command_packer, key_prefix)
 
 
@@ -75,8 +76,10 @@ class _Client(redis.Redis):
     def keys(self, pattern: Any = "*", **options: Any) -> Any:
         return self._without(pattern, super().keys(pattern, **options))
 
-    def scan(self, cursor: int = 0, match: Any = None, **options: Any) -> Any:
-        cursor, keys = super().scan(cursor, match, **options)
+    def scan(
+        self, cursor: int = 0, match: Any = None, count: int | None = None, _type: str | None = None, **options: Any
+    ) -> tuple[int, list[bytes | str]]:
+        cursor, keys = super().scan(cursor, match, count, _type, **options)
         return cursor, self._without(match or "", keys)
 
     def _without(self, pattern: Any, keys: list[Any]) -> list[Any]:

@@ -6,11 +6,11 @@ import asyncio
 import socket
 import struct
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, ParamSpec, Self, TypeVar
 
 HOST = "127.0.0.1"
 CHUNK = 65_536
@@ -21,6 +21,7 @@ RESET = struct.pack("ii", 1, 0)
 LAST_WORDS_S = 5.0
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 
 @dataclass(frozen=True)
@@ -71,11 +72,11 @@ class Proxy:
 
     def start(self) -> Self:
         self._thread.start()
-        self.port = self._call(self._listen)
+        self.port = self._wait_for(self._listen())
         return self
 
     def close(self) -> None:
-        self._call(self._end)
+        self._wait_for(self._end())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(10)
         self._loop.close()
@@ -144,12 +145,14 @@ class Proxy:
     def _turn(self, **changes: Any) -> None:
         self._call(self._set, replace(self._weather, **changes))
 
-    def _call(self, function: Callable[..., T], *arguments: Any) -> T:
-        async def call() -> Any:
-            result = function(*arguments)
-            return await result if asyncio.iscoroutine(result) else result
+    def _call(self, function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
+        async def call() -> T:
+            return function(*arguments, **named)
 
-        return asyncio.run_coroutine_threadsafe(call(), self._loop).result(10)
+        return self._wait_for(call())
+
+    def _wait_for(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(10)
 
     def _set(self, weather: Weather) -> None:
         self._weather = weather
@@ -163,7 +166,8 @@ class Proxy:
 
     async def _listen(self) -> int:
         self._listener = await asyncio.start_server(self._serve, HOST, 0)
-        return self._listener.sockets[0].getsockname()[1]
+        port: int = self._listener.sockets[0].getsockname()[1]
+        return port
 
     async def _end(self) -> None:
         if self._listener is not None:

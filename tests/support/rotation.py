@@ -77,7 +77,7 @@ class FileProvider(StreamingCredentialProvider):
 
     def on_next(self, callback: Callable[[Any], None]) -> None:
         self._tell = callback
-        threading.Thread(target=self._look, name="test-credentials", daemon=True).start()
+        threading.Thread(target=self._look, args=(callback,), name="test-credentials", daemon=True).start()
 
     def on_error(self, callback: Callable[[Exception], None]) -> None:
         pass
@@ -88,10 +88,10 @@ class FileProvider(StreamingCredentialProvider):
     def stop(self) -> None:
         self._ended.set()
 
-    def _look(self) -> None:
+    def _look(self, tell: Callable[[Any], None]) -> None:
         known = self.get_credentials()
         while not self._ended.wait(LOOK_S):
             found = self.get_credentials()
             if found != known:
                 known = found
-                self._tell(SimpleToken(found[1], -1, 0, {"oid": found[0]}))
+                tell(SimpleToken(found[1], -1, 0, {"oid": found[0]}))

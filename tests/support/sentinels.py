@@ -172,7 +172,8 @@ class Deployment:
                 return False
             with self.client() as client:
                 links = [value for name, value in client.info("replication").items() if name.startswith("slave")]
-            return sum(link["state"] == "online" for link in links if isinstance(link, dict)) == replicas
+            online = [link for link in links if isinstance(link, dict) and link["state"] == "online"]
+            return len(online) == replicas
 
         wait_until(is_whole, timeout_s, lambda: self.sentinels[0].log()[-3000:], interval_s=0.05)
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 from celery_redis_plus.connection import command_connection
+from celery_redis_plus.connection.protocol import pack_call, pack_command
 from celery_redis_plus.event_log.stream import EventLog
 from celery_redis_plus.script_headers import script_names
 from celery_redis_plus.scripts import script
@@ -34,9 +35,10 @@ class SlowCalls:
         found: Counter[str] = Counter()
         longest: Counter[str] = Counter()
         names = {script(name).sha: name for name in script_names()}
-        for entry in self._client.slowlog_get(10_000):  # type: ignore[union-attr]
-            command, sha, *_ = [*entry["command"].split(), b""]
-            kind = names.get(sha, command.decode().upper()) if command.upper() == b"EVALSHA" else command.decode().upper()
+        for entry in self._client.slowlog_get(10_000):
+            words: list[bytes] = [*entry["command"].split(), b""]
+            command = words[0].decode().upper()
+            kind = names.get(words[1], command) if command == "EVALSHA" else command
             found[kind] += 1
             longest[kind] = max(longest[kind], entry["duration"])
         self.slow = {
@@ -58,7 +60,6 @@ def slow_calls(client: redis.Redis, over_us: int, is_watched: Callable[[], bool]
     `is_watched` tells whether the thread that calls it is one whose commands count.
     """
     found = SlowCalls(client)
-    pack_call, pack_command = command_connection.pack_call, command_connection.pack_command
     # Event logs have a connection of their own.
     asked = EventLog.ask
     names = {script(name).sha: name for name in script_names()}

@@ -25,13 +25,14 @@ def finish(start: Callable[[], StreamingQuery]) -> StreamingQuery:
     """
     from pyspark.errors import StreamingQueryException
 
-    for number in range(1, TRIES + 1):
+    tries_left = TRIES
+    while True:
         query = start()
         try:
             query.awaitTermination()
         except StreamingQueryException as error:
-            if number == TRIES or LATE not in str(error):
+            tries_left -= 1
+            if not tries_left or LATE not in str(error):
                 raise
         else:
-            break
-    return query
+            return query

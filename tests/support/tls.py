@@ -137,7 +137,9 @@ class TlsServer(EmbeddedServer):
     @property
     def link_port(self) -> int:
         """The port that speaks TLS, by which other servers know it."""
-        return int(self.config["tls-port"])
+        port = self.config["tls-port"]
+        assert isinstance(port, str)
+        return int(port)
 
     def tls_url(self, db: int = 0) -> str:
         """Return `redispluss://localhost:port/db?ssl_ca_certs=…`."""

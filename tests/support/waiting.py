@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 def wait_until(
-    predicate: Callable[[], T],
+    predicate: Callable[[], T | None],
     timeout_s: float = 30.0,
     message: str | Callable[[], object] = "",
     *,

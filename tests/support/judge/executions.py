@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from tests.support.judge.lives import Life, lives_of
 from tests.support.judge.records import DELIVERED, END, PUBLISH, REJECTED, REQUEUED, START
@@ -268,7 +268,8 @@ def count(repeats: Iterable[Repeat]) -> dict[Verdict, int]:
     return {verdict: counts[verdict] for verdict in Verdict}
 
 
-class _Step(NamedTuple):
+@dataclass(slots=True)
+class _Step:
     event: str
     task: str
     pid: int
@@ -292,5 +293,11 @@ def repeats_of(history: History, rules: Rules) -> list[Repeat]:
     deliveries: dict[tuple[str, int], list[float]] = {}
     for record in history.of(DELIVERED):
         deliveries.setdefault((record.name, record.process), []).append(record.tick)
-    lost = {"rollbacks": history.rollbacks, "refusals": history.refusals}
-    return Judgement(lives_of(history), acks=rules.acks, deliveries=deliveries, **lost).repeats(steps)
+    judgement = Judgement(
+        lives_of(history),
+        acks=rules.acks,
+        rollbacks=history.rollbacks,
+        refusals=history.refusals,
+        deliveries=deliveries,
+    )
+    return judgement.repeats(steps)

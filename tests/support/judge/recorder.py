@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -101,7 +102,7 @@ def _publish(plain: Callable[..., Any], producer: kombu.Producer, body: Any, *ar
     if any(own in exchange_name or own in routing_key for own in OWN):
         return plain(producer, body, *arguments, **named)
     headers = named.get("headers") or {}
-    detail = {"priority": named.get("priority"), "task": headers.get("task")}
+    detail: dict[str, Any] = {"priority": named.get("priority"), "task": headers.get("task")}
     if _types.get(exchange_name, getattr(exchange, "type", "")) == "fanout":
         detail["exchange"] = exchange_name
     elif exchange_name:
@@ -118,17 +119,17 @@ def _publish(plain: Callable[..., Any], producer: kombu.Producer, body: Any, *ar
         detail["eta"] = _seconds(headers["eta"])
     connection = producer.__connection__
     detail["replicas"] = connection and connection.transport_options.get("wait_replicas")
-    about = {"name": _name(body, headers), "queue": routing_key or exchange_name}
-    note(records.PUBLISH, detail={key: value for key, value in detail.items() if value}, **about)
+    name, queue = _name(body, headers), routing_key or exchange_name
+    note(records.PUBLISH, detail={key: value for key, value in detail.items() if value}, name=name, queue=queue)
     try:
         reply = plain(producer, body, *arguments, **named)
     except PublishRefused:
-        note(records.REFUSED, **about)
+        note(records.REFUSED, name=name, queue=queue)
         raise
     except BaseException:
-        note(records.UNKNOWN, **about)
+        note(records.UNKNOWN, name=name, queue=queue)
         raise
-    note(records.CONFIRMED, **about)
+    note(records.CONFIRMED, name=name, queue=queue)
     return reply
 
 
@@ -139,7 +140,7 @@ def _deliver(plain: Callable[..., Any], qos: QoS, message: Any, unacked: Any) ->
     if any(own in exchange for own in OWN):
         return
     queued = isinstance(unacked, UnackedMessage)
-    detail = {"exchange": exchange}
+    detail: dict[str, Any] = {"exchange": exchange}
     if queued:
         detail = {
             "priority": message.properties.get("priority") or 0,
@@ -153,7 +154,7 @@ def _deliver(plain: Callable[..., Any], qos: QoS, message: Any, unacked: Any) ->
         queue=unacked.queue if queued else message.queue or "",
         tag=unacked.tag,
         claim=unacked.claim if queued else 0,
-        session=unacked.session if queued else qos.channel.session.id,
+        session=unacked.session if queued else _session_of(qos).id,
         redelivered=bool(info.get("redelivered")),
         detail=detail,
     )
@@ -186,9 +187,16 @@ def _give_back(plain: Callable[..., Any], qos: QoS, delivered: Any) -> None:
 
 
 def _note_settled(qos: QoS, tag: str, kind: str) -> None:
-    unacked = qos.channel.session.service.unacked_messages.find(tag)
-    session = unacked.session if isinstance(unacked, UnackedMessage) else qos.channel.session.id
+    own = _session_of(qos)
+    unacked = own.service.unacked_messages.find(tag)
+    session = unacked.session if isinstance(unacked, UnackedMessage) else own.id
     note(kind, tag=tag, session=session)
+
+
+def _session_of(qos: QoS) -> PublisherSession:
+    channel = qos.channel
+    assert isinstance(channel, Channel)
+    return channel.session
 
 
 def _claimed(plain: Callable[..., Any], unacked_messages: UnackedMessages, messages: Any, session: str, asked_at: float) -> Any:
@@ -299,4 +307,5 @@ def _name_of(message: Any) -> str:
 def _seconds(eta: str) -> float:
     from celery.utils.iso8601 import parse_iso8601
 
-    return parse_iso8601(eta).timestamp()
+    moment: datetime = parse_iso8601(eta)
+    return moment.timestamp()

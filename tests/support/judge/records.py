@@ -180,7 +180,7 @@ class History:
 
     def ahead_s(self, since: float, until: float) -> float:
         """Return how far ahead the server's clock may have been at any time between two ticks, in seconds; 0 at least."""
-        steps = [(record.tick, record.detail["offset_s"]) for record in self.of(CLOCK_STEPPED)]
+        steps: list[tuple[float, float]] = [(record.tick, record.detail["offset_s"]) for record in self.of(CLOCK_STEPPED)]
         ends = [*(tick + STEP_NOTICED_S for tick, _ in steps), float("inf")]
         spells = zip([(float("-inf"), 0.0), *steps], ends, strict=True)
         return max(0.0, *(offset_s for (begin, offset_s), end in spells if begin <= until and end >= since))

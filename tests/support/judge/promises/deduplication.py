@@ -71,7 +71,7 @@ def may_stand_for(history: History, standing: Record, publish: Record) -> bool:
         return False
     scope = standing.detail.get("scope", "ttl")
     if scope == "ttl":
-        return publish.tick - _known_at(history, standing) < standing.detail.get("ttl_s", 86_400) + UNSENT_S
+        return publish.tick - _known_at(history, standing) < _ttl_s(standing) + UNSENT_S
     tags = {record.tag for record in history.by_name[standing.name] if record.tag}
     kinds = {DELIVERED} if scope == "until-claimed" else {ACKED, REJECTED}
     ends = [record for tag in tags for record in history.by_tag[tag] if record.kind in kinds and record.tick < publish.tick]
@@ -88,6 +88,11 @@ def _is_undone(history: History, standing: Record, publish: Record) -> bool:
     return any(rollback.undoes(began, after, replicated=False) and rollback.at >= began for rollback in history.rollbacks)
 
 
+def _ttl_s(publish: Record) -> float:
+    """Return for how long a publish stands for its id, in seconds."""
+    return float(publish.detail.get("ttl_s", 86_400))
+
+
 def _known_at(history: History, publish: Record) -> float:
     """Return when the outcome of a publish was known; until then it may be tried again."""
     outcome = history.outcome(publish)
@@ -101,9 +106,7 @@ def _stands(history: History, standing: Record, publish: Record) -> bool:
         return False
     scope = standing.detail.get("scope", "ttl")
     if scope == "ttl":
-        return publish.tick - outcome.tick < standing.detail.get(
-            "ttl_s", 86_400
-        ) and after.tick - outcome.tick < standing.detail.get("ttl_s", 86_400)
+        return publish.tick - outcome.tick < _ttl_s(standing) and after.tick - outcome.tick < _ttl_s(standing)
     tags = {record.tag for record in history.by_name[standing.name] if record.tag}
     ends = (DELIVERED,) if scope == "until-claimed" else SETTLEMENTS
     over = [record.tick for tag in tags for record in history.by_tag[tag] if record.kind in ends]

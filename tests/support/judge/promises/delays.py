@@ -13,18 +13,18 @@ NAME = "nothing before its eta"
 
 def check(history: History, rules: Rules) -> Iterator[Violation]:
     """Yield a violation for each message that came before its eta."""
-    first = {}
+    first: dict[str, Record] = {}
     for publish in history.of(PUBLISH):
         eta = publish.detail.get("eta", 0.0)
         if publish.name not in first or eta < first[publish.name].detail.get("eta", 0.0):
             first[publish.name] = publish
     for record in history.of(DELIVERED, START):
-        publish = first.get(record.name)
-        if publish is None or not publish.detail.get("eta") or not record.time:
+        made = first.get(record.name)
+        if made is None or not made.detail.get("eta") or not record.time:
             continue
-        early = due_at(publish, record) - history.ahead_s(publish.tick, record.tick) - CLOCK_S - record.tick
+        early = due_at(made, record) - history.ahead_s(made.tick, record.tick) - CLOCK_S - record.tick
         if early > 0:
-            yield violation(NAME, f"{record.name!r} came {early:.3f} s before its eta", publish, record)
+            yield violation(NAME, f"{record.name!r} came {early:.3f} s before its eta", made, record)
 
 
 def due_at(publish: Record, record: Record) -> float:

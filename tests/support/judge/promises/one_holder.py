@@ -35,11 +35,11 @@ def check(history: History, rules: Rules) -> Iterator[Violation]:
                 continue
             yield violation(NAME, f"{first.name!r} was delivered while {first.process} held it", first, second, before.end)
     for repeat in repeats_of(history, rules):
-        before, again = repeat.before, repeat.again
-        if before.end is None or before.end <= again.start or repeat.verdict in EXCUSED:
+        run, other = repeat.before, repeat.again
+        if run.end is None or run.end <= other.start or repeat.verdict in EXCUSED:
             continue
-        records = history.of_message(before.task)
+        records = history.of_message(run.task)
         if any(record.kind == LOST for record in records) and not rules.strict:
             continue
         starts = [record for record in records if record.kind == START]
-        yield violation(NAME, f"{before.task!r} ran in {before.worker} and {again.worker} at a time", *starts)
+        yield violation(NAME, f"{run.task!r} ran in {run.worker} and {other.worker} at a time", *starts)
