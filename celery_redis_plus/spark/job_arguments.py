@@ -54,6 +54,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     span.add_argument("--before", type=date.fromisoformat, metavar="DATE", help="the first day that stays, UTC")
     span.add_argument("--keep-days", type=int, metavar="N", help="how many days stay, today included")
     expire.add_argument("--only", action="append", default=[], choices=EXPIRING, help="expire these alone (default: all of them)")
+    sql = jobs.add_parser("sql", help="print the rows of a query over tables and views, by DuckDB")
+    sql.add_argument("query", metavar="SQL", help="such as SELECT * FROM deaths")
+    sql.add_argument("--format", choices=("table", "csv", "json"), default="table", help="json: an object a row")
     publish = jobs.add_parser("publish", help="copy the tables to a URL, for readers elsewhere")
     publish.add_argument("--to", required=True, metavar="URL", help="such as s3://lake/celery")
     check = jobs.add_parser("check", help="check the tables against themselves; exit status 1 where something is wrong")
@@ -72,7 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         source.add_argument("--url", help="the broker's URL")
         source.add_argument("--url-env", metavar="NAME", help="an environment variable that holds the URL, on every node")
         job.add_argument("--prefix", default="", help="the application's global_keyprefix")
-    for job in (ingest, aggregate, service, report, compact, expire, publish, check, replay):
+    for job in (ingest, aggregate, service, report, compact, expire, sql, publish, check, replay):
         job.add_argument(
             "--root", required=True, metavar="DIR", help="the folder of the tables, or a URL such as s3://lake/celery"
         )

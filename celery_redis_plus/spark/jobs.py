@@ -43,6 +43,7 @@ def run(arguments: argparse.Namespace, say: Say = print) -> int:
         "report": _report,
         "compact": _compact,
         "expire": _expire,
+        "sql": _sql,
         "publish": _publish,
         "check": _check_tables,
         "replay": _replay,
@@ -198,6 +199,23 @@ def _expire(_spark: _Spark, arguments: argparse.Namespace, say: Say) -> int:
     before = arguments.before or first_kept(arguments.keep_days)
     done = expire(arguments.root, before, kinds=arguments.only or EXPIRING)
     say(f"before {before}: {done.days:,} days of tables and {done.events:,} events removed" if done.days else "nothing to expire")
+    return 0
+
+
+def _sql(_spark: _Spark, arguments: argparse.Namespace, say: Say) -> int:
+    from celery_redis_plus.spark.snapshot import frame
+    from celery_redis_plus.spark.views import query
+
+    rows = frame(query(arguments.root, arguments.query))
+    if arguments.format == "table":
+        say(rows.to_string(index=False))
+    else:
+        text = (
+            rows.to_csv(index=False)
+            if arguments.format == "csv"
+            else rows.to_json(orient="records", lines=True, date_format="iso")
+        )
+        say(text.rstrip("\n"))
     return 0
 
 

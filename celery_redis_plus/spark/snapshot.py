@@ -103,6 +103,11 @@ class Snapshot:
                 if batch.num_rows:
                     yield batch
 
+    def dataset(self, table: str) -> dataset.Dataset | None:
+        """Return all files of a table as one data set; None where it has none."""
+        found = self._names(table, EVERY_DAY)
+        return self.storage.dataset(found, LAYOUTS[table].schema) if found else None
+
     def losses(self) -> pa.Table:
         """Return the table `losses`."""
         if not self.manifest.losses:
