@@ -16,7 +16,7 @@ from pyarrow import parquet
 
 from celery_redis_plus.errors import InvalidArgument, TablesUnusable
 from celery_redis_plus.spark.arrow_columns import ints
-from celery_redis_plus.spark.losses import MEMORY_FULL, RANGES, TRIMMED, noted
+from celery_redis_plus.spark.losses import FORGOTTEN, MEMORY_FULL, PARTS, RANGES, TRIMMED, noted
 from celery_redis_plus.spark.manifest import (
     CHECKS as CHECKS_FILE,
 )
@@ -167,10 +167,12 @@ class _Checker:
             if twice := numbers.rows - numbers.distinct:
                 yield Finding("numbers", subject, twice, "events are there more than once")
             own = [loss for loss in ranges if (loss.queue, loss.epoch) == (queue, epoch)]
+            # What was removed was read before.
+            last = max([numbers.last, *(loss.last or 0 for loss in own if loss.why in PARTS)])
             # One at the end has no event behind it yet, and is no gap.
-            known = sum(loss.count for loss in own if (loss.last or 0) <= numbers.last)
-            if (gap := numbers.last - numbers.distinct) > known:
-                detail = f"of the numbers up to {numbers.last:,} are missing, and no loss tells why"
+            known = sum(loss.count for loss in own if (loss.last or 0) <= last)
+            if (gap := last - numbers.distinct) > known:
+                detail = f"of the numbers up to {last:,} are missing, and no loss tells why"
                 yield Finding("numbers", subject, gap - known, detail)
 
     def _steps(self) -> Iterator[Finding]:
@@ -185,6 +187,9 @@ class _Checker:
     def _sums(self) -> Iterator[Finding]:
         if not self.manifest.tables["queues"] or self.manifest.expired_before:
             # A message and its minutes expire on days of their own.
+            return
+        if any(loss.why == FORGOTTEN for loss in self.losses):
+            # The minutes have still counted them.
             return
         minutes = self._totals(["queues"], list(_SUMS))
         messages = self._totals(["messages", UNFINISHED], [*_SUMS.values(), "events"])

@@ -54,6 +54,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     span.add_argument("--before", type=date.fromisoformat, metavar="DATE", help="the first day that stays, UTC")
     span.add_argument("--keep-days", type=int, metavar="N", help="how many days stay, today included")
     expire.add_argument("--only", action="append", default=[], choices=EXPIRING, help="expire these alone (default: all of them)")
+    forget = jobs.add_parser("forget", help="remove messages for ever, with their events and payloads")
+    forget.add_argument("--where", required=True, metavar="SQL", help="which messages, in DuckDB's dialect")
+    forget.add_argument("--dry-run", action="store_true", help="count only")
     sql = jobs.add_parser("sql", help="print the rows of a query over tables and views, by DuckDB")
     sql.add_argument("query", metavar="SQL", help="such as SELECT * FROM deaths")
     sql.add_argument("--format", choices=("table", "csv", "json"), default="table", help="json: an object a row")
@@ -70,12 +73,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for job in (aggregate, service, compact):
         told = f"seconds for which replaced files stay for their readers (default: {KEPT_VERSIONS_S:,})"
         job.add_argument("--keep-versions", type=float, default=KEPT_VERSIONS_S, metavar="SECONDS", help=told)
-    for job in (ingest, service, replay):
-        source = job.add_mutually_exclusive_group(required=True)
+    for job in (ingest, service, replay, forget):
+        # Without it, `forget` does not look what the broker still has.
+        source = job.add_mutually_exclusive_group(required=job is not forget)
         source.add_argument("--url", help="the broker's URL")
         source.add_argument("--url-env", metavar="NAME", help="an environment variable that holds the URL, on every node")
         job.add_argument("--prefix", default="", help="the application's global_keyprefix")
-    for job in (ingest, aggregate, service, report, compact, expire, sql, publish, check, replay):
+    for job in (ingest, aggregate, service, report, compact, expire, forget, sql, publish, check, replay):
         job.add_argument(
             "--root", required=True, metavar="DIR", help="the folder of the tables, or a URL such as s3://lake/celery"
         )

@@ -6,7 +6,7 @@ import argparse
 import sys
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -43,6 +43,7 @@ def run(arguments: argparse.Namespace, say: Say = print) -> int:
         "report": _report,
         "compact": _compact,
         "expire": _expire,
+        "forget": _forget,
         "sql": _sql,
         "publish": _publish,
         "check": _check_tables,
@@ -199,6 +200,28 @@ def _expire(_spark: _Spark, arguments: argparse.Namespace, say: Say) -> int:
     before = arguments.before or first_kept(arguments.keep_days)
     done = expire(arguments.root, before, kinds=arguments.only or EXPIRING)
     say(f"before {before}: {done.days:,} days of tables and {done.events:,} events removed" if done.days else "nothing to expire")
+    return 0
+
+
+def _forget(_spark: _Spark, arguments: argparse.Namespace, say: Say) -> int:
+    from celery_redis_plus.event_log.stream import EventLog
+    from celery_redis_plus.spark.forgetting import forget
+
+    has_broker = arguments.url or arguments.url_env
+    with EventLog(resolve_url(*broker_of(arguments)), arguments.prefix) if has_broker else nullcontext() as log:
+        done = forget(arguments.root, arguments.where, log, dry_run=arguments.dry_run)
+    how = "would be removed" if arguments.dry_run else "removed"
+    say(
+        f"{done.messages:,} messages, {done.events:,} events, {done.payloads:,} payloads {how}; {done.files:,} files written anew"
+    )
+    if done.unfinished:
+        say(f"  {done.unfinished:,} of them are not finished: run it again when they are, for events that are still to come")
+    if done.broker is None:
+        say("  what the broker still has was not looked for: give --url or --url-env")
+    for key, count in (done.broker or {}).items():
+        say(f"  the broker still has {key} ({count:,})")
+    if done.receipt:
+        say(f"receipt {arguments.root}/receipts/{done.receipt}.json")
     return 0
 
 

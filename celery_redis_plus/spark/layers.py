@@ -120,6 +120,23 @@ class Layers:
         self.drop(table, date, files)
         self.add(table, date, rows)
 
+    def without(self, table: str, date: str, file: str, keys: pa.Array) -> int:
+        """Take the messages of `keys` (`message_keys`) out of a file of a day; return how many rows went."""
+        gone = 0
+
+        def kept() -> Iterator[pa.Table]:
+            nonlocal gone
+            for portion in _portions(self.storage, [file], LAYOUTS[table].schema):
+                rows = portion.filter(pc.invert(pc.is_in(message_keys(portion), keys)))
+                gone += portion.num_rows - rows.num_rows
+                if rows.num_rows:
+                    yield rows
+
+        files = _written(self.storage, kept(), LAYOUTS[table], lambda: self.new_file(table, date))
+        self.drop(table, date, [file])
+        self.take(table, date, files)
+        return gone
+
     def tidy(self, table: str, date: str, *, most: int = MANY_FILES) -> None:
         """Put small files of a day together if it has more than `most`; `most=1` leaves one, or full ones and the rest."""
         files = self.files(table, date)
@@ -182,11 +199,15 @@ def merge(storage: Storage, files: Sequence[str], layout: Layout, target: Callab
         layout: of their table.
         target: returns the name of a new file.
     """
+    return _written(storage, _portions(storage, files, layout.schema), layout, target)
+
+
+def _written(storage: Storage, portions: Iterator[pa.Table], layout: Layout, target: Callable[[], str]) -> list[str]:
     written: list[str] = []
     writer: parquet.ParquetWriter | None = None
     rows = 0
     try:
-        for portion in _portions(storage, files, layout.schema):
+        for portion in portions:
             if writer is None or rows + portion.num_rows > layout.rows:
                 if writer is not None:
                     writer.close()

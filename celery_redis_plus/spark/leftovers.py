@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from celery_redis_plus.spark.manifest import TABLES_VERSION, Manifest, batches
+from celery_redis_plus.spark.receipts import finish, unfinished_receipts
 from celery_redis_plus.spark.storage import COMMITTED, TABLES_LOCK
 
 if TYPE_CHECKING:
@@ -19,12 +20,15 @@ KEPT_S = 900.0
 def remove_leftovers(storage: Storage, current: Manifest, kept_s: float | None = None) -> None:
     """Remove what neither `current` nor the manifests of the last time name. The caller holds the tables' lock.
 
+    Where `spark forget` made the current version, those before it go at once.
+
     Args:
         storage: the place of the tables.
         current: its manifest.
         kept_s: seconds for which files of a superseded version stay; None is `KEPT_S`.
     """
-    since = time.time() - (KEPT_S if kept_s is None else kept_s)
+    unfinished = unfinished_receipts(storage, current)
+    since = float("inf") if unfinished else time.time() - (KEPT_S if kept_s is None else kept_s)
     kept = current.referenced().union(*(version.referenced() for version in kept_versions(storage, current.version, since)))
     gone: dict[str, list[str]] = {}
     for table in ("events", "losses", "backlogs", *current.tables):
@@ -45,6 +49,8 @@ def remove_leftovers(storage: Storage, current: Manifest, kept_s: float | None =
         # A batch is none any more before its files go.
         storage.remove(sorted(names, key=lambda name: not name.endswith(COMMITTED)))
         storage.prune(place)
+    for receipt in unfinished:
+        finish(storage, receipt)
 
 
 def kept_versions(storage: Storage, current: int, since: float) -> Iterator[Manifest]:

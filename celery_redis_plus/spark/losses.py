@@ -24,20 +24,24 @@ if TYPE_CHECKING:
     from celery_redis_plus.spark.storage import Storage
 
 #: Why events are missing: trimmed before they were read; not written as memory was full; left out by `event_log_sample`; no event
-#: had the number, as somebody else wrote into the stream; or `spark expire` has removed them.
+#: had the number, as somebody else wrote into the stream; or `spark expire` or `spark forget` has removed them.
 TRIMMED, MEMORY_FULL, SAMPLED, NO_EVENT, EXPIRED = "trimmed", "memory full", "sampled", "no event", "expired"
+FORGOTTEN = "forgotten"
 #: With these, nothing is lost.
-HARMLESS = (NO_EVENT, EXPIRED)
+HARMLESS = (NO_EVENT, EXPIRED, FORGOTTEN)
 _WHY = {
     TRIMMED: "were trimmed before they were read",
     MEMORY_FULL: "were not written, as memory was full",
     SAMPLED: "were left out by event_log_sample (estimated)",
     NO_EVENT: "were none: somebody else wrote into the stream",
     EXPIRED: "were removed by `spark expire`",
+    FORGOTTEN: "were removed by `spark forget`",
 }
 
-#: Those that are numbers of an epoch; all between the first and the last, but for `EXPIRED`.
-RANGES = frozenset({TRIMMED, NO_EVENT, EXPIRED})
+#: Those of which some between the first and the last are there, one row an epoch.
+PARTS = frozenset({EXPIRED, FORGOTTEN})
+#: Those that are numbers of an epoch.
+RANGES = frozenset({TRIMMED, NO_EVENT}) | PARTS
 
 LOSS_COLUMNS = {
     "queue": "string",
@@ -131,7 +135,7 @@ def _of(incoming: Iterable[RowBatch]) -> list[Loss]:
 
 
 def _merged(losses: Sequence[Loss]) -> list[Loss]:
-    """Return the losses: of what is expired one an epoch, of what is no range of numbers one a queue and day.
+    """Return the losses: of what was removed one an epoch, of what is no range of numbers one a queue and day.
 
     Each micro-batch may have some of each queue.
     """
@@ -141,7 +145,7 @@ def _merged(losses: Sequence[Loss]) -> list[Loss]:
         if loss.why in {TRIMMED, NO_EVENT}:
             found.append(loss)
             continue
-        key = (loss.queue, loss.why, loss.epoch, loss.why != EXPIRED and loss.noted_at // _DAY_US)
+        key = (loss.queue, loss.why, loss.epoch, loss.why not in PARTS and loss.noted_at // _DAY_US)
         other = days.get(key)
         days[key] = loss if other is None else _together(other, loss)
     return found + list(days.values())

@@ -7,6 +7,7 @@
     ROOT/checkpoint/             where the ingest stands, as Spark keeps it
     ROOT/losses/vN/              losses
     ROOT/checks.parquet          what the last check has found
+    ROOT/receipts/ID.json        what `spark forget` has removed
     ROOT/folder.json             the folder's name, which its reader of events has
 
 A file that no manifest and no `_committed.json` names was left by a process that died, or is superseded: it is never read, and
@@ -53,6 +54,7 @@ class Manifest:
         expired_before: days before it are removed in part or whole; '' where none are.
         newest_us: the time of the newest event that the tables contain, µs since the epoch.
         superseded: files of incoming batches that this version has put into others.
+        forgetting: receipts (`forgetting.py`) of what this version has removed; no file of an earlier one may stay.
     """
 
     version: int = 0
@@ -64,6 +66,7 @@ class Manifest:
     expired_before: str = ""
     newest_us: int = 0
     superseded: list[str] = field(default_factory=list)
+    forgetting: list[str] = field(default_factory=list)
 
     @classmethod
     def read(cls, root: str | Path | Storage) -> Manifest:
@@ -130,7 +133,9 @@ class Manifest:
         """Return the next manifest, which has the same content so far."""
         events = {date: list(files) for date, files in self.events.items()}
         tables = {table: {date: list(files) for date, files in dates.items()} for table, dates in self.tables.items()}
-        return replace(self, version=self.version + 1, events=events, folded=dict(self.folded), tables=tables, superseded=[])
+        return replace(
+            self, version=self.version + 1, events=events, folded=dict(self.folded), tables=tables, superseded=[], forgetting=[]
+        )
 
     @property
     def built(self) -> bool:

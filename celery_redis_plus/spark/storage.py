@@ -100,6 +100,10 @@ class Storage(ABC):
 
     def once(self, name: str) -> Any:
         """Return what a file has, as JSON, that is written once; None where it is not there."""
+        return self.current(name)
+
+    def current(self, name: str) -> Any:
+        """Return what a file has now, as JSON; None where it is not there."""
         content = self.read(name)
         return json.loads(content) if content else None
 
