@@ -21,7 +21,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
+from celery_redis_plus.errors import TablesUnusable
 from celery_redis_plus.spark.folder import TablesFolder, write_file
+from celery_redis_plus.spark.manifest import Manifest
 from celery_redis_plus.spark.storage import COMMITTED, Storage
 
 #: As many batches are kept, as Spark keeps (`spark.sql.streaming.minBatchesToRetain`).
@@ -76,11 +78,19 @@ class StoredPosition:
         return self.stored()
 
     def stored(self) -> int:
-        """Return the number of the last batch that is stored; -1 is none."""
+        """Return the number of the last batch that is stored; -1 is none.
+
+        Raises:
+            TablesUnusable: the tables have later ones. To begin anew would store their events twice.
+        """
         folders = {number: folder for run, number, folder in self._storage.batch_folders() if run == self.run}
-        if not folders:
+        last = max(folders, default=-1)
+        if last < (folded := Manifest.read(self._storage).folded.get(self.run, -1)):
+            raise TablesUnusable(
+                f"{self._storage}/incoming/{self.run} lacks batch {folded}, which says where the ingest stands; restore it"
+            )
+        if last < 0:
             return -1
-        last = max(folders)
         self._offsets[last] = self._storage.once(f"{folders[last]}/{COMMITTED}")["offset"]
         return last
 

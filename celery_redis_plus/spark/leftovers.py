@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from celery_redis_plus.spark.manifest import TABLES_VERSION, Manifest, batches
+from celery_redis_plus.spark.manifest import TABLES_VERSION, Manifest
 from celery_redis_plus.spark.receipts import finish, unfinished_receipts
 from celery_redis_plus.spark.storage import COMMITTED, TABLES_LOCK
 
@@ -35,14 +35,14 @@ def remove_leftovers(storage: Storage, current: Manifest, kept_s: float | None =
         for folder in storage.folders(table):
             if folder.startswith("v"):
                 gone[f"{table}/{folder}"] = _not_kept(storage, f"{table}/{folder}", kept)
-    # The last batch of an object store says where its ingest goes on.
-    last = {batch.run: batch.number for batch in batches(storage)} if storage.has_offsets else {}
     for run, number in current.folded.items():
         for folder in storage.folders(f"incoming/{run}"):
             place, of_batch = f"incoming/{run}/{folder}", int(folder.partition(".")[0])
             if of_batch <= number:
+                # That of the last batch says where an ingest goes on, which has stored no later one.
+                is_position = storage.has_offsets and of_batch == number
                 names = _not_kept(storage, place, kept)
-                gone[place] = [name for name in names if not name.endswith(COMMITTED) or of_batch != last.get(run)]
+                gone[place] = [name for name in names if not (is_position and name.endswith(COMMITTED))]
     # Only then: what a later holder writes was not there yet, if there is none now.
     storage.verify(TABLES_LOCK)
     for place, names in gone.items():

@@ -28,6 +28,8 @@ from celery_redis_plus.errors import InvalidArgument, ObjectStoreFailed, TablesU
 from celery_redis_plus.spark.lease import Lease, Term, declared, terms
 from celery_redis_plus.spark.storage import COMMITTED, INGEST_LOCK, TABLES_LOCK, Head, Storage, published
 
+#: Objects that are kept in memory, of those that are written once.
+MOST_SEEN = 300
 SCHEMES = ("s3", "gs", "abfs", "abfss")
 _VERSION = re.compile(r"versions/(\d+)\.(\d+)\.json")
 _BATCH = re.compile(rf"incoming/([^/]+)/(\d+)\.(\d+)\.\w+/{COMMITTED}")
@@ -142,7 +144,7 @@ class ObjectStore(Storage):
         work, words = lock
         if self.size("folder.json") is not None:
             raise TablesUnusable(published(self))
-        bases = {TABLES_LOCK: self._current_version, INGEST_LOCK: self._last_batch}
+        bases = {TABLES_LOCK: self._current_version, INGEST_LOCK: self.last_batch}
         lease = Lease(self, work.strip("."), words)
         try:
             lease.acquire(bases.get(lock, lambda _earlier: ""))
@@ -199,6 +201,8 @@ class ObjectStore(Storage):
             if not content:
                 return None
             self._seen[name] = json.loads(content)
+            if len(self._seen) > MOST_SEEN:
+                del self._seen[next(iter(self._seen))]
         return self._seen[name]
 
     # ---- what counts
@@ -242,7 +246,8 @@ class ObjectStore(Storage):
                 chosen[run, number] = (lease, folder)
         return [(run, number, folder) for (run, number), (_, folder) in sorted(chosen.items())]
 
-    def _last_batch(self, earlier: list[Term]) -> int:
+    def last_batch(self, earlier: list[Term]) -> int:
+        """Return the number of the last micro-batch that counts, of earlier holders; -1 is none."""
         latest, _ = declared(earlier)
         found = [number for _, number, _ in self._counting(self._markers(), latest)]
         return max([-1 if latest is None else latest.base, *found])

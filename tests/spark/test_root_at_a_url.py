@@ -200,6 +200,31 @@ def test_killed_at_any_step_it_is_exact(s3, redis_client, broker_url, monkeypatc
     assert [finding for finding in check(s3.url) if finding.wrong] == []
 
 
+def test_where_an_ingest_stands_stays_while_another_one_begins(s3, redis_client, broker_url, monkeypatch):
+    """An aggregation removes old batches just when it is not known which of them count."""
+    count = add_events(redis_client, "celery", LIVES[:500])
+    source, store = {"url": broker_url}, ObjectStore(s3.url)
+    with store.locked(INGEST_LOCK):
+        ArrowIngest(store, source).run(threading.Event(), print, once=True)
+    fold(store)
+    last_batch = ObjectStore.last_batch
+
+    def between(self, earlier):
+        fold(s3.url, kept_s=-60.0)
+        compact(s3.url, kept_s=-60.0)
+        return last_batch(self, earlier)
+
+    monkeypatch.setattr(ObjectStore, "last_batch", between)
+    count += add_events(redis_client, "celery", LIVES[500:])
+    with store.locked(INGEST_LOCK):
+        ArrowIngest(store, source).run(threading.Event(), print, once=True)
+    fold(store)
+    exact(store, count)
+    store.remove(name for name in store.names("incoming") if name.endswith("_committed.json"))
+    with pytest.raises(TablesUnusable, match="says where the ingest stands"), store.locked(INGEST_LOCK):
+        ArrowIngest(store, source).run(threading.Event(), print, once=True)
+
+
 def test_its_process_is_killed_and_loses_and_doubles_nothing(s3, start, redis_client, broker_url):
     count = add_events(redis_client, "celery", lives(12_000))
     words = ("ingest", "--url", broker_url, "--root", s3.url, "--batch", "2500", "--once", "--reader", "r", "--trim")
