@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from celery_redis_plus.errors import ObjectStoreFailed
+from celery_redis_plus.errors import CeleryRedisPlusError, ObjectStoreFailed
 from celery_redis_plus.spark.job_arguments import DEFAULT_READER
 from celery_redis_plus.spark.object_store import ObjectStore
 from celery_redis_plus.spark.option_parsing import resolve_url
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
+    from celery_redis_plus.spark.arrow_ingest import ArrowIngest
     from celery_redis_plus.spark.incoming import Stored
 
 #: The environment variable through which a local job hands the URL to Spark's processes, so that it is in no plan or log.
@@ -84,9 +85,7 @@ def read_here(arguments: argparse.Namespace, tell: Tell, stop: threading.Event, 
         try:
             with arguments.root.locked(INGEST_LOCK):
                 worked = True
-                ArrowIngest(arguments.root, _source_options(arguments), tell, most).run(
-                    stop, say, once=arguments.once, interval_s=arguments.interval
-                )
+                _read_alone(ArrowIngest(arguments.root, _source_options(arguments), tell, most), arguments, stop, say)
         except (ObjectStoreFailed, OSError) as error:
             if arguments.once or not worked or not isinstance(arguments.root, ObjectStore):
                 raise
@@ -95,6 +94,15 @@ def read_here(arguments: argparse.Namespace, tell: Tell, stop: threading.Event, 
             stop.wait(pause_s)
         else:
             return
+
+
+def _read_alone(ingest: ArrowIngest, arguments: argparse.Namespace, stop: threading.Event, say: Say) -> None:
+    try:
+        ingest.run(stop, say, once=arguments.once, interval_s=arguments.interval)
+    except CeleryRedisPlusError:
+        # Where another one has taken over, that is why events are gone.
+        arguments.root.verify(INGEST_LOCK)
+        raise
 
 
 def ingest_engine(arguments: argparse.Namespace) -> str:

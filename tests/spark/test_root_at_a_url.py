@@ -258,6 +258,25 @@ def test_a_second_ingest_is_refused_with_one_line(s3, start, redis_client, broke
     exact(s3.url, len(LIVES))
 
 
+def test_a_frozen_ingest_that_wakes_does_no_harm(s3, start, redis_client, broker_url):
+    """Its lease has ended, another one has read on and trimmed; it goes on in the middle of what it did."""
+    count = add_events(redis_client, "celery", lives(6_000))
+    words = ("ingest", "--url", broker_url, "--root", s3.url, "--batch", "1500", "--reader", "r", "--trim")
+    frozen = start(*words, "--interval", "0.2")
+    frozen.until(lambda: frozen.said.count("batch ") >= 2)
+    frozen.process.send_signal(signal.SIGSTOP)
+    second = start(*words, "--once")
+    assert second.process.wait(120) == 0, second.said
+    count += add_events(redis_client, "celery", LIVES)
+    frozen.process.send_signal(signal.SIGCONT)
+    assert frozen.process.wait(120) == 1, frozen.said
+    assert "another ingest has taken over in" in frozen.said.splitlines()[-1]
+    third = start(*words, "--once")
+    assert third.process.wait(120) == 0, third.said
+    fold(s3.url)
+    exact(s3.url, count)
+
+
 def test_an_ingest_outlives_a_server_that_is_away(s3, start, redis_client, broker_url):
     add_events(redis_client, "celery", LIVES[:500])
     job = start("ingest", "--url", broker_url, "--root", s3.url, "--interval", "0.2", "--reader", "r", "--trim")
