@@ -12,6 +12,7 @@ from pathlib import Path
 from setuptools import find_packages, setup
 
 LUA = "celery_redis_plus.lua"
+SPARK = "celery_redis_plus.spark"
 WEB = "celery_redis_plus.cli.web"
 
 #: A Markdown link to a file of this repository.
@@ -28,5 +29,10 @@ setup(
     long_description_content_type="text/markdown",
     packages=[*find_packages(include=["celery_redis_plus", "celery_redis_plus.*"]), LUA],
     package_dir={LUA: "lua"},
-    package_data={"celery_redis_plus": ["py.typed"], WEB: ["templates/*.html", "static/*"], LUA: ["*.lua", "include/*.lua"]},
+    package_data={
+        "celery_redis_plus": ["py.typed"],
+        WEB: ["templates/*.html", "static/*"],
+        LUA: ["*.lua", "include/*.lua"],
+        SPARK: ["sql/*.sql"],
+    },
 )

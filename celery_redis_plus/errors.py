@@ -300,6 +300,12 @@ class TablesUnusable(CeleryRedisPlusError):
     """
 
 
+class ObjectStoreFailed(TablesUnusable):
+    """An object store that has tables refuses, or cannot be reached. The message is the URL and what the store said: check
+    network, bucket and rights. A running `spark ingest` or `spark run` tries again by itself.
+    """
+
+
 class SparkJobFailed(CeleryRedisPlusError):
     """A Spark job failed. The message is the error of Spark's Python processes, without the Java traces. `--verbose`
     shows those.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 import uuid
@@ -13,13 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyarrow import parquet
 
 from celery_redis_plus.errors import CeleryRedisPlusError
 from celery_redis_plus.event_log import readers
 from celery_redis_plus.event_log.stream import EventLog
 from celery_redis_plus.events import entry_id
-from celery_redis_plus.spark.checkpoint import Checkpoint
+from celery_redis_plus.spark.checkpoint import position_in
 from celery_redis_plus.spark.incoming import EVENTS_A_BATCH, Stored, store_batch, waiting
 from celery_redis_plus.spark.layers import BYTES_AT_ONCE, EVENTS, LAYOUTS, ROWS_A_GROUP
 from celery_redis_plus.spark.loss_counter import LossCounter
@@ -28,11 +26,15 @@ from celery_redis_plus.spark.manifest import Manifest
 from celery_redis_plus.spark.partition_reader import read_range
 from celery_redis_plus.spark.query_runner import GrowingPause, is_passing
 from celery_redis_plus.spark.read_plan import Offset, Planner
+from celery_redis_plus.spark.roots import opened
 from celery_redis_plus.spark.source_options import SourceOptions
 
 if TYPE_CHECKING:
     from datetime import date
 
+    from pyarrow import parquet
+
+    from celery_redis_plus.spark.storage import Storage
 
 #: Events of the first micro-batch of a run that is bounded by bytes.
 FIRST_EVENTS = 1000
@@ -61,7 +63,7 @@ class ArrowIngest:
     """Stores the events of a broker. The caller keeps other ingests out of the folder.
 
     Args:
-        root: the folder of tables.
+        root: the folder of tables, or their URL.
         source: options of `celery_redis`.
         on_batch: called with the number of each micro-batch and what it has.
         most: the bounds of a micro-batch and of what waits for an aggregation.
@@ -69,20 +71,20 @@ class ArrowIngest:
 
     def __init__(
         self,
-        root: Path,
+        root: str | Path | Storage,
         source: Mapping[str, Any],
         on_batch: Callable[[int, Stored], None] | None = None,
         most: Bounds | None = None,
     ) -> None:
-        self.root = root
+        self.storage = opened(root)
         given = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": EVENTS_A_BATCH, **source}
         self.options = SourceOptions.from_mapping({name: str(value) for name, value in given.items()})
-        self.checkpoint = Checkpoint(root / "checkpoint" / "events")
+        self.checkpoint = position_in(self.storage)
         self._on_batch = on_batch or (lambda _number, _stored: None)
         self._most = most or Bounds()
         self._event_bytes = 0.0
         self._stop = threading.Event()
-        self._losses = LossCounter(self.options, noted(root, Manifest.read(root)))
+        self._losses = LossCounter(self.storage, self.options, noted(self.storage, Manifest.read(self.storage)))
 
     def run(
         self, stop: threading.Event, say: Callable[[str], None], *, once: bool = False, interval_s: float = 10.0
@@ -155,19 +157,19 @@ class ArrowIngest:
         """Return whether so many events wait for an aggregation that no more are read."""
         if not self._most.waiting_events and not self._most.waiting_bytes:
             return False
-        stored = waiting(self.root, Manifest.read(self.root))
+        stored = waiting(self.storage, Manifest.read(self.storage))
         return (0 < self._most.waiting_events <= stored.events) or (0 < self._most.waiting_bytes <= stored.bytes)
 
     def _store(self, planner: Planner, number: int) -> None:
         start, end = self.checkpoint.offset(number - 1), self.checkpoint.offset(number) or {}
 
-        def losses_of(files: list[Path], _number: int) -> list[Loss]:
+        def losses_of(files: list[str], _number: int) -> list[Loss]:
             return self._losses.losses(files, start, end)
 
-        def write(directory: Path) -> None:
-            write_days(self._events(planner, start, end), directory)
+        def write(folder: str) -> None:
+            write_days(self.storage, self._events(planner, start, end), folder)
 
-        stored = store_batch(self.root, self.checkpoint.run, number, write, losses_of)
+        stored = store_batch(self.storage, self.checkpoint.run, number, write, losses_of, end)
         if stored.bytes:
             self._event_bytes = stored.bytes / stored.rows
         self.checkpoint.commit(number)
@@ -197,11 +199,11 @@ class ArrowIngest:
             readers.commit(planner.log, self.options.reader_name, positions, lost=lost, trim=trim, owner=owner)
 
 
-def write_days(batches: Iterable[pa.RecordBatch], directory: Path) -> None:
-    """Write events into a directory, a file for each day of publishing, with a bounded part of them in memory."""
-    directory.mkdir(parents=True)
+def write_days(storage: Storage, batches: Iterable[pa.RecordBatch], folder: str) -> None:
+    """Write events into a folder, a file for each day of publishing, with a bounded part of them in memory."""
     layout = LAYOUTS[EVENTS]
     writers: dict[date, parquet.ParquetWriter] = {}
+    names: list[str] = []
     held: list[pa.Table] = []
 
     def flush() -> None:
@@ -209,9 +211,8 @@ def write_days(batches: Iterable[pa.RecordBatch], directory: Path) -> None:
         held.clear()
         for day in rows.column("date").unique().to_pylist():
             if day not in writers:
-                path = directory / f"day={day.isoformat()}" / f"{uuid.uuid4().hex}.parquet"
-                path.parent.mkdir()
-                writers[day] = parquet.ParquetWriter(path, layout.schema, compression="zstd")
+                names.append(f"{folder}/day={day.isoformat()}/{uuid.uuid4().hex}.parquet")
+                writers[day] = storage.writer(names[-1], layout.schema)
             writers[day].write_table(rows.filter(pc.equal(rows.column("date"), pa.scalar(day, pa.date32()))))
 
     try:
@@ -226,14 +227,5 @@ def write_days(batches: Iterable[pa.RecordBatch], directory: Path) -> None:
     finally:
         for writer in writers.values():
             writer.close()
-    for path in directory.glob("day=*/*.parquet"):
-        _sync(path)
-
-
-def _sync(path: Path) -> None:
-    """Put a file on the disk: its events may be trimmed next."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    # Their events may be trimmed next.
+    storage.sync(names)

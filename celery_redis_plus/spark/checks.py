@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyarrow import dataset, parquet
+from pyarrow import parquet
 
 from celery_redis_plus.errors import InvalidArgument, TablesUnusable
 from celery_redis_plus.spark.arrow_columns import ints
-from celery_redis_plus.spark.layers import row_count
-from celery_redis_plus.spark.losses import MEMORY_FULL, RANGES, TRIMMED, noted
+from celery_redis_plus.spark.losses import FORGOTTEN, MEMORY_FULL, PARTS, RANGES, TRIMMED, noted
 from celery_redis_plus.spark.manifest import (
     CHECKS as CHECKS_FILE,
 )
@@ -26,16 +25,17 @@ from celery_redis_plus.spark.manifest import (
     Manifest,
     batches,
     event_files,
-    folder,
-    locked,
     new_batches,
 )
 from celery_redis_plus.spark.message_timelines import MessageTimelines
 from celery_redis_plus.spark.repartition import in_portions
+from celery_redis_plus.spark.roots import opened
 from celery_redis_plus.spark.schema import arrow
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from celery_redis_plus.spark.storage import Storage
 
 #: Name -> what has to hold.
 CHECKS = {
@@ -54,7 +54,7 @@ _NUMBERS_A_BLOCK = 1 << 20
 #: Queue and what is wrong with an event -> how many.
 Problems = Counter[tuple[str, str]]
 #: Counts the problems of events, by day of publishing.
-Inspector = Callable[[Mapping[str, Sequence[Path]]], Iterable[Problems]]
+Inspector = Callable[["Storage", Mapping[str, Sequence[str]]], Iterable[Problems]]
 
 
 @dataclass(frozen=True)
@@ -75,14 +75,14 @@ class Finding:
 
 
 def check(
-    root: str | Path, inspector: Inspector | None = None, *, skip: Collection[str] = (), max_age_s: float | None = None
+    root: str | Path | Storage, inspector: Inspector | None = None, *, skip: Collection[str] = (), max_age_s: float | None = None
 ) -> list[Finding]:  # fmt: skip
     """Check the tables; return a finding for each thing that is wrong, and one for each check that holds.
 
     The findings are the table `checks`, which the next report shows.
 
     Args:
-        root: the folder of tables.
+        root: the folder of tables, or their URL.
         inspector: traces messages; by default this process does, with about a million events in memory.
         skip: names of checks that are left out.
         max_age_s: seconds.
@@ -93,46 +93,46 @@ def check(
     """
     if unknown := set(skip).difference(CHECKS):
         raise InvalidArgument(f"there is no check {min(unknown)!r}; checks: {', '.join(CHECKS)}")
-    root = folder(root)
-    with locked(root):
-        found = list(_Checker(root, inspector or inspect_here, max_age_s).run(skip))
+    storage = opened(root)
+    with storage.locked():
+        found = list(_Checker(storage, inspector or inspect_here, max_age_s).run(skip))
         found += [
             Finding(name, "", 0, promise)
             for name, promise in CHECKS.items()
             if name not in skip and all(finding.check not in {name, "files"} for finding in found)
         ]
-        save(root, found)
+        save(storage, found)
     return found
 
 
-def event_count(root: Path) -> int:
+def event_count(storage: Storage) -> int:
     """Return how many events a check reads."""
-    files = event_files(root, Manifest.read(root))
-    return sum(row_count(root / file) for names in files.values() for file in names if (root / file).exists())
+    files = event_files(storage, Manifest.read(storage))
+    return sum(storage.row_count(file) for names in files.values() for file in names if storage.size(file) is not None)
 
 
-def save(root: Path, findings: list[Finding]) -> None:
+def save(storage: Storage, findings: list[Finding]) -> None:
     """Replace the table `checks`."""
     schema = arrow({"check": "string", "subject": "string", "wrong": "bigint", "detail": "string", "checked_at": "timestamp"})
     now = time.time_ns() // 1000
     rows = [asdict(finding) | {"checked_at": now} for finding in findings]
-    temporary = root / ".checks.parquet"
-    parquet.write_table(pa.Table.from_pylist(rows, schema=schema), temporary)
-    temporary.replace(root / CHECKS_FILE)
+    written = pa.BufferOutputStream()
+    parquet.write_table(pa.Table.from_pylist(rows, schema=schema), written)
+    storage.write(CHECKS_FILE, written.getvalue().to_pybytes())
 
 
 class _Checker:
     """The state of a folder at one moment."""
 
-    def __init__(self, root: Path, inspector: Inspector, max_age_s: float | None) -> None:
-        self.root = root
+    def __init__(self, storage: Storage, inspector: Inspector, max_age_s: float | None) -> None:
+        self.storage = storage
         self.inspector = inspector
         self.max_age_s = max_age_s
-        self.manifest = Manifest.read(root)
+        self.manifest = Manifest.read(storage)
         # The events before their losses: a batch that is committed meanwhile explains no gap, and makes none.
-        self.current = not new_batches(root, self.manifest)
-        self.dated = {date: [root / file for file in files] for date, files in event_files(root, self.manifest).items()}
-        self.losses = noted(root, self.manifest)
+        self.current = not new_batches(storage, self.manifest)
+        self.dated = event_files(storage, self.manifest)
+        self.losses = noted(storage, self.manifest)
         self.files = [file for files in self.dated.values() for file in files]
 
     def run(self, skip: Collection[str]) -> Iterator[Finding]:
@@ -143,7 +143,7 @@ class _Checker:
             # The others would fail on them.
             return
         if not self.files:
-            raise TablesUnusable(f"{self.root} has no table 'events' yet: run `celery-redis-plus spark ingest`")
+            raise TablesUnusable(f"{self.storage} has no table 'events' yet: run `celery-redis-plus spark ingest`")
         others = {"numbers": self._numbers, "steps": self._steps, "sums": self._sums, "losses": self._losses, "age": self._age}
         for name, method in others.items():
             if name not in skip:
@@ -151,31 +151,34 @@ class _Checker:
 
     def _files(self) -> Iterator[Finding]:
         named = self.manifest.referenced().difference(self.manifest.superseded)
-        for file in sorted({*self.files, *(self.root / name for name in named)}):
-            if not file.exists():
-                yield Finding("files", str(file.relative_to(self.root)), 1, "it is named, and not there")
-        for batch in batches(self.root):
-            files = [self.root / file for of_day in batch.files.values() for file in of_day]
-            if files and all(file.exists() for file in files) and (rows := sum(map(row_count, files))) != batch.rows:
+        missing = {file for file in {*self.files, *named} if self.storage.size(file) is None}
+        for file in sorted(missing):
+            yield Finding("files", file, 1, "it is named, and not there")
+        for batch in batches(self.storage):
+            files = [file for of_day in batch.files.values() for file in of_day]
+            there = files and all(self.storage.size(file) is not None for file in files)
+            if there and (rows := sum(map(self.storage.row_count, files))) != batch.rows:
                 yield Finding("files", batch.name, abs(rows - batch.rows), f"{rows:,} rows; {batch.rows:,} were stored")
 
     def _numbers(self) -> Iterator[Finding]:
         ranges = [loss for loss in self.losses if loss.why in RANGES]
-        for (queue, epoch), numbers in sorted(_numbers_of(self.files).items()):
+        for (queue, epoch), numbers in sorted(_numbers_of(self.storage, self.files).items()):
             subject = f"{queue} {epoch}"
             if twice := numbers.rows - numbers.distinct:
                 yield Finding("numbers", subject, twice, "events are there more than once")
             own = [loss for loss in ranges if (loss.queue, loss.epoch) == (queue, epoch)]
+            # What was removed was read before.
+            last = max([numbers.last, *(loss.last or 0 for loss in own if loss.why in PARTS)])
             # One at the end has no event behind it yet, and is no gap.
-            known = sum(loss.count for loss in own if (loss.last or 0) <= numbers.last)
-            if (gap := numbers.last - numbers.distinct) > known:
-                detail = f"of the numbers up to {numbers.last:,} are missing, and no loss tells why"
+            known = sum(loss.count for loss in own if (loss.last or 0) <= last)
+            if (gap := last - numbers.distinct) > known:
+                detail = f"of the numbers up to {last:,} are missing, and no loss tells why"
                 yield Finding("numbers", subject, gap - known, detail)
 
     def _steps(self) -> Iterator[Finding]:
         with_losses = {loss.queue for loss in self.losses if loss.why in {TRIMMED, MEMORY_FULL}}
         found: Problems = Counter()
-        for some in self.inspector(self.dated):
+        for some in self.inspector(self.storage, self.dated):
             found.update(some)
         for (queue, problem), count in sorted(found.items()):
             if queue not in with_losses:
@@ -185,13 +188,16 @@ class _Checker:
         if not self.manifest.tables["queues"] or self.manifest.expired_before:
             # A message and its minutes expire on days of their own.
             return
+        if any(loss.why == FORGOTTEN for loss in self.losses):
+            # The minutes have still counted them.
+            return
         minutes = self._totals(["queues"], list(_SUMS))
         messages = self._totals(["messages", UNFINISHED], [*_SUMS.values(), "events"])
         for name, column in _SUMS.items():
             if messages[column] != minutes[name]:
                 detail = f"{minutes[name]:,} in the minutes, {messages[column]:,} in the messages"
                 yield Finding("sums", name, abs(messages[column] - minutes[name]), detail)
-        rows = sum(map(row_count, self.files))
+        rows = sum(map(self.storage.row_count, self.files))
         if self.current and rows != messages["events"]:
             yield Finding(
                 "sums", "events", abs(rows - messages["events"]), f"{rows:,} events, {messages['events']:,} in the messages"
@@ -200,8 +206,8 @@ class _Checker:
     def _totals(self, tables: Sequence[str], columns: Sequence[str]) -> dict[str, int]:
         """Return the sums of columns of tables."""
         totals = dict.fromkeys(columns, 0)
-        paths = [self.root / file for table in tables for files in self.manifest.tables[table].values() for file in files]
-        for batch in _batches(paths, columns):
+        files = [file for table in tables for of_day in self.manifest.tables[table].values() for file in of_day]
+        for batch in _batches(self.storage, files, columns):
             for name in columns:
                 totals[name] += pc.sum(batch.column(name)).as_py() or 0
         return totals
@@ -217,9 +223,8 @@ class _Checker:
     def _age(self) -> Iterator[Finding]:
         if self.max_age_s is None:
             return
-        newest = max(
-            (pc.max(batch.column("ts")).cast(pa.int64()).as_py() or 0 for batch in _batches(self.files, ["ts"])), default=0
-        )
+        times = (pc.max(batch.column("ts")).cast(pa.int64()).as_py() or 0 for batch in _batches(self.storage, self.files, ["ts"]))
+        newest = max(times, default=0)
         age = time.time() - newest / 1e6
         if age > self.max_age_s:
             yield Finding("age", "", 1, f"the newest event is {age:,.0f} s old")
@@ -243,10 +248,10 @@ class _Numbers:
             block[within] = True
 
 
-def _numbers_of(files: Sequence[Path]) -> dict[tuple[str, int], _Numbers]:
+def _numbers_of(storage: Storage, files: Sequence[str]) -> dict[tuple[str, int], _Numbers]:
     """Return the numbers of events by queue and epoch."""
     found: dict[tuple[str, int], _Numbers] = {}
-    for batch in _batches(files, ["queue", "epoch", "n"]):
+    for batch in _batches(storage, files, ["queue", "epoch", "n"]):
         rows = pa.Table.from_batches([batch]).sort_by([("queue", "ascending"), ("epoch", "ascending")])
         numbers = ints(rows.column("n"))
         counted = rows.group_by(["queue", "epoch"], use_threads=False).aggregate([("n", "count")])
@@ -258,16 +263,15 @@ def _numbers_of(files: Sequence[Path]) -> dict[tuple[str, int], _Numbers]:
     return found
 
 
-def _batches(paths: Sequence[Path], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+def _batches(storage: Storage, files: Sequence[str], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """Yield columns of files by portions."""
-    if paths:
-        source = dataset.dataset([str(path) for path in paths], format="parquet")
-        yield from (batch for batch in source.to_batches(columns=list(columns)) if batch.num_rows)
+    if files:
+        yield from (batch for batch in storage.dataset(files).to_batches(columns=list(columns)) if batch.num_rows)
 
 
-def inspect_here(files: Mapping[str, Sequence[Path]]) -> Iterator[Problems]:
+def inspect_here(storage: Storage, files: Mapping[str, Sequence[str]]) -> Iterator[Problems]:
     """Count the problems of events in this process."""
-    return map(problems, in_portions(files))
+    return map(problems, in_portions(storage, files))
 
 
 def problems(events: pa.Table) -> Problems:

@@ -3,38 +3,43 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from celery_redis_plus.spark.layers import LAYOUTS, Layers
 from celery_redis_plus.spark.leftovers import remove_leftovers
-from celery_redis_plus.spark.manifest import Manifest, folder, locked
+from celery_redis_plus.spark.manifest import Manifest
+from celery_redis_plus.spark.roots import opened
+
+if TYPE_CHECKING:
+    from celery_redis_plus.spark.storage import Storage
 
 
-def compact(root: str | Path, *, kept_s: float | None = None) -> tuple[int, int]:
+def compact(root: str | Path | Storage, *, kept_s: float | None = None) -> tuple[int, int]:
     """Compact the days that have several small files; return how many files there were, and are, of all tables.
 
     Killed at any moment, the tables are as they were before or as they are after. Files that are full are not rewritten. Incoming
     events that no aggregation has taken yet are left.
 
     Args:
-        root: the folder of tables.
+        root: the folder of tables, or their URL.
         kept_s: as of `fold.fold`.
 
     Raises:
         TablesUnusable: another aggregation or compaction runs there.
     """
-    root = folder(root)
-    with locked(root):
-        old = Manifest.read(root)
-        remove_leftovers(root, old, kept_s)
+    storage = opened(root)
+    with storage.locked():
+        old = Manifest.read(storage)
+        remove_leftovers(storage, old, kept_s)
         new = old.following()
-        layers = Layers(root, new)
+        layers = Layers(storage, new)
         for table in LAYOUTS:
             for date in list(layers.dated(table)):
                 layers.tidy(table, date, most=1)
         before, after = _count(old), _count(new)
         if before == after:
             return 0, 0
-        new.write(root)
+        new.write(storage)
         return before, after
 
 

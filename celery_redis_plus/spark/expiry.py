@@ -7,16 +7,21 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow.compute as pc
 
 from celery_redis_plus.errors import InvalidArgument
 from celery_redis_plus.spark import losses
-from celery_redis_plus.spark.layers import EVENTS, LAYOUTS, Layers, message_keys, read
+from celery_redis_plus.spark.layers import EVENTS, Layers, message_keys
 from celery_redis_plus.spark.leftovers import remove_leftovers
 from celery_redis_plus.spark.losses import EXPIRED, Loss
-from celery_redis_plus.spark.manifest import OPEN, PARTIALS, Manifest, folder, locked
+from celery_redis_plus.spark.manifest import OPEN, PARTIALS, Manifest
 from celery_redis_plus.spark.minute_aggregates import PER_MINUTE
+from celery_redis_plus.spark.roots import opened
+
+if TYPE_CHECKING:
+    from celery_redis_plus.spark.storage import Storage
 
 #: What expires, and the tables of it. The tables per minute are made of `PARTIALS`, and go with it.
 EXPIRING = {EVENTS: (EVENTS,), "messages": ("messages",), "minutes": (*PER_MINUTE, PARTIALS)}
@@ -30,14 +35,14 @@ class Expired:
     events: int
 
 
-def expire(root: str | Path, before: date, *, kinds: Collection[str] = tuple(EXPIRING)) -> Expired:
+def expire(root: str | Path | Storage, before: date, *, kinds: Collection[str] = tuple(EXPIRING)) -> Expired:
     """Remove the days before a date: of `events` and `messages` those of publishing, of the others those of the minute.
 
     Killed at any moment, the tables are as they were before or as they are after. The files go with the first aggregation after
     a quarter of an hour.
 
     Args:
-        root: the folder of tables.
+        root: the folder of tables, or their URL.
         before: the first day that stays, UTC.
         kinds: of `EXPIRING`; by default all.
 
@@ -47,28 +52,28 @@ def expire(root: str | Path, before: date, *, kinds: Collection[str] = tuple(EXP
     """
     if unknown := set(kinds).difference(EXPIRING):
         raise InvalidArgument(f"there is nothing {min(unknown)!r} that expires; allowed: {', '.join(EXPIRING)}")
-    root = folder(root)
-    with locked(root):
-        old = Manifest.read(root)
-        remove_leftovers(root, old)
+    storage = opened(root)
+    with storage.locked():
+        old = Manifest.read(storage)
+        remove_leftovers(storage, old)
         new = old.following()
-        layers = Layers(root, new)
+        layers = Layers(storage, new)
         days, lost = 0, []
         for table in (table for kind in kinds for table in EXPIRING[kind]):
             for day in [day for day in layers.dated(table) if day < before.isoformat()]:
-                paths = layers.paths(table, day)
+                files = layers.files(table, day)
                 if table == EVENTS:
-                    found = list(_expire_events(layers, day, paths))
+                    found = list(_expire_events(layers, day, files))
                     days += bool(found)
                     lost += found
                 else:
-                    layers.drop(table, day, paths)
+                    layers.drop(table, day, files)
                     days += table != PARTIALS
         if not days:
             return Expired(0, 0)
-        new.losses = losses.with_losses(root, old, new.version, lost)
+        new.losses = losses.with_losses(layers, old, lost)
         new.expired_before = max(old.expired_before, before.isoformat())
-        new.write(root)
+        new.write(storage)
         return Expired(days, sum(loss.count for loss in lost))
 
 
@@ -77,17 +82,16 @@ def first_kept(keep_days: int) -> date:
     return datetime.now(UTC).date() - timedelta(days=keep_days - 1)
 
 
-def _expire_events(layers: Layers, day: str, paths: list[Path]) -> Iterator[Loss]:
+def _expire_events(layers: Layers, day: str, files: list[str]) -> Iterator[Loss]:
     """Leave the events of open messages of a day; yield what went."""
-    schema = LAYOUTS[EVENTS].schema
-    places = read(paths, schema.remove(schema.get_field_index("payload")), columns=["queue", "id", "epoch", "n"])
-    still = message_keys(read(layers.paths(OPEN, day), LAYOUTS[OPEN].schema, columns=["queue", "id"])).combine_chunks()
+    places = layers.read(EVENTS, files, columns=["queue", "id", "epoch", "n"])
+    still = message_keys(layers.read(OPEN, layers.files(OPEN, day), columns=["queue", "id"])).combine_chunks()
     gone = places.filter(pc.invert(pc.is_in(message_keys(places), still)))
     if not gone.num_rows:
         return
     ids = places.filter(pc.is_in(message_keys(places), still)).column("id").unique()
-    kept = read(paths, schema, pc.field("id").isin(ids))
-    layers.replace(EVENTS, day, paths, kept.filter(pc.is_in(message_keys(kept), still)))
+    kept = layers.read(EVENTS, files, pc.field("id").isin(ids))
+    layers.replace(EVENTS, day, files, kept.filter(pc.is_in(message_keys(kept), still)))
     now = time.time_ns() // 1000
     counted = gone.group_by(["queue", "epoch"]).aggregate([("n", "min"), ("n", "max"), ("n", "count")])
     for row in counted.to_pylist():

@@ -13,14 +13,14 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyarrow import dataset
 
 from celery_redis_plus.spark import losses
-from celery_redis_plus.spark.layers import EVENTS, LAYOUTS, Layers, message_keys, new_file, read, row_count, write
+from celery_redis_plus.spark.layers import EVENTS, LAYOUTS, Layers, message_keys, new_file, read, write
 from celery_redis_plus.spark.leftovers import remove_leftovers
 from celery_redis_plus.spark.manifest import (
     OPEN,
@@ -28,14 +28,16 @@ from celery_redis_plus.spark.manifest import (
     UNFINISHED,
     Manifest,
     RowBatch,
-    folder,
-    locked,
     new_batches,
 )
 from celery_redis_plus.spark.message_timelines import MessageTimelines
 from celery_redis_plus.spark.minute_aggregates import partial_minutes
 from celery_redis_plus.spark.minute_tables import MinuteTables
 from celery_redis_plus.spark.repartition import EVENTS_SCHEMA, OPEN_SCHEMA, in_this_process, newest_of
+from celery_redis_plus.spark.roots import of_task, opened
+
+if TYPE_CHECKING:
+    from celery_redis_plus.spark.storage import Storage
 
 #: For so long, µs, a message that was acked before its work began is kept among the open ones: it has another event if the work
 #: fails. One that fails later is found in the tables again.
@@ -66,13 +68,13 @@ class Place:
     """Where traced messages are written.
 
     Attributes:
-        root: the folder.
-        version: of the manifest that is being made.
+        root: the folder of the tables, or their URL.
+        folder: of new files within each table's.
         early_since_us: messages acked before their work began at this time or later are kept open.
     """
 
     root: str
-    version: int
+    folder: str
     early_since_us: int
 
 
@@ -87,11 +89,11 @@ class Written:
 
 
 #: Traces the events of files (by day of publishing).
-Tracer = Callable[[Mapping[str, Sequence[Path]], Place], Iterable[Written]]
+Tracer = Callable[[Mapping[str, Sequence[str]], Place], Iterable[Written]]
 
 
 def fold(
-    root: str | Path,
+    root: str | Path | Storage,
     tracer: Tracer | None = None,
     *,
     rebuild: bool = False,
@@ -103,7 +105,7 @@ def fold(
     Killed at any moment, the tables are as they were before or as they are after; run it again.
 
     Args:
-        root: the folder of tables.
+        root: the folder of tables, or their URL.
         tracer: traces messages; by default this process does, and has all new events in memory.
         rebuild: make all tables anew.
         most: take about as many new events at most, and leave the rest to the next time.
@@ -112,86 +114,86 @@ def fold(
     Raises:
         TablesUnusable: another aggregation or compaction runs there, or a later release has been.
     """
-    root = folder(root)
-    with locked(root):
-        old = Manifest.read(root)
-        remove_leftovers(root, old, kept_s)
-        return _Fold(root, old, tracer or trace_here, rebuild=rebuild or not old.built, most=most).run()
+    storage = opened(root)
+    with storage.locked():
+        old = Manifest.read(storage)
+        remove_leftovers(storage, old, kept_s)
+        return _Fold(storage, old, tracer or trace_here, rebuild=rebuild or not old.built, most=most).run()
 
 
-def new_event_count(root: Path) -> int:
+def new_event_count(storage: Storage) -> int:
     """Return how many events the next aggregation reads, but for those of open messages."""
-    manifest = Manifest.read(root)
-    new = sum(batch.rows for batch in new_batches(root, manifest))
-    return new if manifest.built else new + sum(row_count(root / file) for files in manifest.events.values() for file in files)
+    manifest = Manifest.read(storage)
+    new = sum(batch.rows for batch in new_batches(storage, manifest))
+    return new if manifest.built else new + sum(storage.row_count(file) for files in manifest.events.values() for file in files)
 
 
 class _Fold:
     """One aggregation, from the manifest `old` to the next."""
 
-    def __init__(self, root: Path, old: Manifest, tracer: Tracer, *, rebuild: bool, most: int | None) -> None:
-        self.root = root
+    def __init__(self, storage: Storage, old: Manifest, tracer: Tracer, *, rebuild: bool, most: int | None) -> None:
+        self.storage = storage
         self.old = old
         self.tracer = tracer
-        self.batches = _first(new_batches(root, old), most)
+        self.batches = _first(new_batches(storage, old), most)
         self.new = old.following()
         self.new.folded |= {batch.run: batch.number for batch in self.batches}
         if rebuild:
             self.new.tables, self.new.backlogs = Manifest().tables, ""
-        self.layers = Layers(root, self.new)
-        self.fresh: dict[str, list[Path]] = {date: self.layers.paths(EVENTS, date) for date in old.events} if rebuild else {}
+        self.layers = Layers(storage, self.new)
+        self.fresh: dict[str, list[str]] = {date: self.layers.files(EVENTS, date) for date in old.events} if rebuild else {}
         for batch in self.batches:
             for date, files in batch.files.items():
-                self.fresh.setdefault(date, []).extend(root / file for file in files)
+                self.fresh.setdefault(date, []).extend(files)
 
     def run(self) -> Folded:
         if not self.batches and not self.fresh:
             return Folded(self.old.version)
-        newest = newest_of(path for paths in self.fresh.values() for path in paths)
-        inputs = {date: [*paths, *self.layers.paths(OPEN, date), *self._reopened(date)] for date, paths in self.fresh.items()}
+        newest = newest_of(self.storage, (file for files in self.fresh.values() for file in files))
+        inputs = {date: [*files, *self.layers.files(OPEN, date), *self._reopened(date)] for date, files in self.fresh.items()}
         self.new.newest_us = max(self.old.newest_us, newest)
-        place = Place(str(self.root), self.new.version, newest - EARLY_US)
+        place = Place(self.storage.where, self.layers.folder, newest - EARLY_US)
         written = list(self.tracer(inputs, place)) if inputs else []
         for date in self.fresh:
             for table in (OPEN, UNFINISHED):
-                self.layers.drop(table, date, self.layers.paths(table, date))
+                self.layers.drop(table, date, self.layers.files(table, date))
         for file in written:
             if file.table != PARTIALS:
-                self.layers.take(file.table, file.date, [self.root / file.file])
-        partials = [self.root / file.file for file in written if file.table == PARTIALS]
+                self.layers.take(file.table, file.date, [file.file])
+        partials = [file.file for file in written if file.table == PARTIALS]
         days = MinuteTables(self.layers).add(partials) if partials else []
         self._take_events()
         for date in self.fresh:
             for table in ("messages", OPEN, UNFINISHED):
                 self.layers.tidy(table, date)
-        self.new.losses = losses.collect(self.root, self.old, self.new.version, self.batches)
-        self.new.write(self.root)
+        self.new.losses = losses.collect(self.layers, self.old, self.batches)
+        self.new.write(self.storage)
         return Folded(
             self.new.version,
             tuple(sorted(self.fresh)),
             tuple(days),
             sum(file.news for file in written),
-            sum(row_count(path) for paths in self.fresh.values() for path in paths),
+            sum(self.storage.row_count(file) for files in self.fresh.values() for file in files),
         )
 
     def _take_events(self) -> None:
         """Let the events of the new batches be those of the tables."""
         for batch in self.batches:
             for date, files in batch.files.items():
-                self.layers.take(EVENTS, date, [self.root / file for file in files])
-        for date, paths in self.fresh.items():
+                self.layers.take(EVENTS, date, files)
+        for date, files in self.fresh.items():
             self.layers.tidy(EVENTS, date)
-            kept = set(self.layers.paths(EVENTS, date))
-            self.new.superseded += [path.relative_to(self.root).as_posix() for path in paths if path not in kept]
+            kept = set(self.layers.files(EVENTS, date))
+            self.new.superseded += [file for file in files if file not in kept]
 
     # ---- messages that were gone
 
-    def _reopened(self, date: str) -> list[Path]:
+    def _reopened(self, date: str) -> list[str]:
         """Take messages of a day that were gone, and have new events, out of the tables; return a file with their events.
 
         Only tasks that fail after an early ack do that, and a server that went back to an older state.
         """
-        finished = self.layers.paths("messages", date)
+        finished = self.layers.files("messages", date)
         strangers = self._strangers(date) if finished else None
         if strangers is None or not strangers.num_rows:
             return []
@@ -201,30 +203,29 @@ class _Fold:
         near = (pc.field("id") >= bounds["min"]) & (pc.field("id") <= bounds["max"]) & pc.field("id").isin(ids.combine_chunks())
         wanted = message_keys(strangers)
         found: list[str] = []
-        for path in finished:
-            keys = message_keys(read([path], LAYOUTS["messages"].schema, near).select(["queue", "id"]))
+        for file in finished:
+            keys = message_keys(self.layers.read("messages", [file], near, ["queue", "id"]))
             hit = keys.filter(pc.is_in(keys, wanted))
             if len(hit):
                 found += hit.to_pylist()
-                rows = read([path], LAYOUTS["messages"].schema)
+                rows = self.layers.read("messages", [file])
                 self.layers.replace(
-                    "messages", date, [path], rows.filter(pc.invert(pc.is_in(message_keys(rows), hit.combine_chunks())))
+                    "messages", date, [file], rows.filter(pc.invert(pc.is_in(message_keys(rows), hit.combine_chunks())))
                 )
         if not found:
             return []
-        earlier = [path for path in self.layers.paths(EVENTS, date) if path not in set(self.fresh[date])]
-        events = read(earlier, EVENTS_SCHEMA, near)
+        earlier = [file for file in self.layers.files(EVENTS, date) if file not in set(self.fresh[date])]
+        events = read(self.storage, earlier, EVENTS_SCHEMA, near)
         events = events.filter(pc.is_in(message_keys(events), pa.array(found)))
-        path = new_file(self.root, OPEN, self.new.version, date)
-        write(path, events.append_column("folded", pa.repeat(pa.scalar(True), events.num_rows)), LAYOUTS[OPEN])
-        return [path]
+        file = self.layers.new_file(OPEN, date)
+        write(self.storage, file, events.append_column("folded", pa.repeat(pa.scalar(True), events.num_rows)), LAYOUTS[OPEN])
+        return [file]
 
     def _strangers(self, date: str) -> pa.Table:
         """Return the messages with new events of which neither the first event is new nor any is open."""
-        columns = dataset.dataset([str(path) for path in self.fresh[date]], schema=EVENTS_SCHEMA, format="parquet")
-        new = columns.to_table(columns=["queue", "id", "event"])
+        new = read(self.storage, self.fresh[date], EVENTS_SCHEMA, columns=["queue", "id", "event"])
         published = new.filter(pc.equal(new.column("event"), "published"))
-        known = read(self.layers.paths(OPEN, date), OPEN_SCHEMA).select(["queue", "id"])
+        known = self.layers.read(OPEN, self.layers.files(OPEN, date), columns=["queue", "id"])
         keys = pa.chunked_array([*message_keys(published).chunks, *message_keys(known).chunks], pa.string())
         return new.filter(pc.invert(pc.is_in(message_keys(new), keys.combine_chunks()))).select(["queue", "id"])
 
@@ -241,9 +242,9 @@ def _first(batches: Sequence[RowBatch], most: int | None) -> list[RowBatch]:
     return taken
 
 
-def trace_here(files: Mapping[str, Sequence[Path]], place: Place) -> Iterator[Written]:
+def trace_here(files: Mapping[str, Sequence[str]], place: Place) -> Iterator[Written]:
     """Trace messages in this process."""
-    for events in in_this_process(files):
+    for events in in_this_process(of_task(place.root), files):
         yield from trace(events, place)
 
 
@@ -277,9 +278,9 @@ def trace(events: pa.Table, place: Place) -> Iterator[Written]:
 
 
 def _written(place: Place, table: str, date: str, rows: pa.Table, news: int) -> Written:
-    path = new_file(Path(place.root), table, place.version, date or uuid.uuid4().hex)
-    write(path, rows, LAYOUTS[table])
-    return Written(table, date, path.relative_to(place.root).as_posix(), news)
+    file = new_file(place.folder, table, date or uuid.uuid4().hex)
+    write(of_task(place.root), file, rows, LAYOUTS[table])
+    return Written(table, date, file, news)
 
 
 def _folded(events: pa.Table) -> pa.Table:

@@ -7,18 +7,18 @@ batch that is read again, after a crash between that file and the checkpoint's o
 from __future__ import annotations
 
 import json
-import shutil
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from celery_redis_plus.spark.layers import row_count
-from celery_redis_plus.spark.manifest import COMMITTED, Manifest, new_batches, write_json
+from celery_redis_plus.spark.manifest import Manifest, new_batches
+from celery_redis_plus.spark.roots import opened
+from celery_redis_plus.spark.storage import COMMITTED, INGEST_LOCK
 
 if TYPE_CHECKING:
     from celery_redis_plus.spark.losses import Loss
+    from celery_redis_plus.spark.storage import Storage
 
 #: Events of a micro-batch: with Spark each costs about a second however few it has.
 EVENTS_A_BATCH = 500_000
@@ -33,14 +33,12 @@ class Waiting:
     bytes: int
 
 
-def waiting(root: Path, manifest: Manifest) -> Waiting:
+def waiting(root: str | Path | Storage, manifest: Manifest) -> Waiting:
     """Return what waits for an aggregation."""
-    new = new_batches(root, manifest)
-    size = 0
-    for file in (file for batch in new for files in batch.files.values() for file in files):
-        # An aggregation may have put it into another one by now.
-        with suppress(FileNotFoundError):
-            size += (root / file).stat().st_size
+    storage = opened(root)
+    new = new_batches(storage, manifest)
+    # An aggregation may have put a file into another one by now.
+    size = sum(storage.size(file) or 0 for batch in new for files in batch.files.values() for file in files)
     return Waiting(len(new), sum(batch.rows for batch in new), size)
 
 
@@ -60,33 +58,45 @@ class Stored:
 
 
 def store_batch(
-    root: Path, run: str, number: int, write: Callable[[Path], None], losses_of: Callable[[list[Path], int], list[Loss]]
+    storage: Storage,
+    run: str,
+    number: int,
+    write: Callable[[str], None],
+    losses_of: Callable[[list[str], int], list[Loss]],
+    offset: Mapping[str, str] | None = None,
 ) -> Stored:
-    """Write a micro-batch, unless it is there. The caller keeps other ingests out of `root`.
+    """Write a micro-batch, unless it is there. The caller holds `INGEST_LOCK`.
 
     Args:
-        root: the folder of tables.
+        storage: the place of the tables.
         run: names the checkpoint.
         number: of the micro-batch.
-        write: writes its events into a directory, one folder a day.
+        write: writes its events into a folder, a folder of that for each day.
         losses_of: returns what it lacks, of its files and its number.
+        offset: where it ends, for a place in which it says so itself.
+
+    Raises:
+        TablesUnusable: another ingest has taken over; the micro-batch may count or not.
     """
-    if number <= Manifest.read(root).folded.get(run, -1):
+    if number <= Manifest.read(storage).folded.get(run, -1):
         # The tables have it already, and its files may be gone.
         return Stored(0)
-    directory = root / "incoming" / run / f"{number:08}"
-    marker = directory / COMMITTED
-    if marker.exists():
-        return Stored(json.loads(marker.read_text(encoding="utf-8"))["rows"])
+    folder = storage.batch_folder(run, number)
+    if (there := storage.read(f"{folder}/{COMMITTED}")) is not None:
+        return Stored(json.loads(there)["rows"])
     # An earlier attempt may have left files.
-    shutil.rmtree(directory, ignore_errors=True)
-    write(directory)
+    storage.clear(folder)
+    write(folder)
     files: dict[str, list[str]] = {}
     rows = size = 0
-    for path in sorted(directory.glob("day=*/*.parquet")):
-        files.setdefault(path.parent.name.removeprefix("day="), []).append(path.relative_to(root).as_posix())
-        rows += row_count(path)
-        size += path.stat().st_size
-    losses = losses_of([root / file for of_day in files.values() for file in of_day], number)
-    write_json(marker, {"rows": rows, "files": files, "losses": [asdict(loss) for loss in losses]})
+    for name, (its_size, _) in sorted(storage.names(folder).items()):
+        day = name[len(folder) + 1 :].partition("/")[0]
+        if day.startswith("day=") and name.endswith(".parquet"):
+            files.setdefault(day.removeprefix("day="), []).append(name)
+            rows += storage.row_count(name)
+            size += its_size
+    losses = losses_of([file for of_day in files.values() for file in of_day], number)
+    marker = {"rows": rows, "files": files, "losses": [asdict(loss) for loss in losses]}
+    storage.write_json(f"{folder}/{COMMITTED}", marker | ({"offset": dict(offset)} if offset is not None else {}))
+    storage.verify(INGEST_LOCK)
     return Stored(rows, losses, size)

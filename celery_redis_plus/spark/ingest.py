@@ -12,12 +12,15 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import functions as sf
 
 from celery_redis_plus.spark.checkpoint import Checkpoint
+from celery_redis_plus.spark.folder import TablesFolder
 from celery_redis_plus.spark.incoming import EVENTS_A_BATCH, Stored, store_batch
 from celery_redis_plus.spark.loss_counter import LossCounter
 from celery_redis_plus.spark.losses import Loss, noted
-from celery_redis_plus.spark.manifest import INGEST_LOCK, Manifest, locked
+from celery_redis_plus.spark.manifest import Manifest
 from celery_redis_plus.spark.query_runner import run_query
+from celery_redis_plus.spark.roots import NO_JAVA_WRITER, folder_of
 from celery_redis_plus.spark.source_options import SourceOptions
+from celery_redis_plus.spark.storage import INGEST_LOCK
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -31,7 +34,7 @@ EVENTS_A_TASK = 10_000
 
 def start(
     spark: SparkSession,
-    root: Path,
+    root: str | Path,
     source: Mapping[str, Any],
     *,
     once: bool = False,
@@ -52,19 +55,20 @@ def start(
         on_batch: called with the number of each micro-batch and what it has, after each micro-batch.
         holds_lock: the caller keeps other ingests out of `root`; else each micro-batch does, while it is written.
     """
+    storage = TablesFolder(folder_of(root, NO_JAVA_WRITER))
     options = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": EVENTS_A_BATCH, **source}
     share = -(-int(options["maxOffsetsPerTrigger"]) // spark.sparkContext.defaultParallelism)
     options.setdefault("maxRecordsPerPartition", max(share, EVENTS_A_TASK))
     frame = spark.readStream.format("celery_redis").options(**options).load()
-    checkpoint = Checkpoint(root / "checkpoint" / "events")
-    counter = LossCounter(SourceOptions.from_mapping(options), noted(root, Manifest.read(root)))
+    checkpoint = Checkpoint(storage.root / "checkpoint" / "events")
+    counter = LossCounter(storage, SourceOptions.from_mapping(options), noted(storage, Manifest.read(storage)))
 
-    def losses_of(files: list[Path], number: int) -> list[Loss]:
+    def losses_of(files: list[str], number: int) -> list[Loss]:
         return counter.losses(files, checkpoint.offset(number - 1), checkpoint.offset(number) or {})
 
     def write(batch: DataFrame, number: int) -> None:
-        with nullcontext() if holds_lock else locked(root, INGEST_LOCK):
-            stored = _store(batch, root, checkpoint.run, number, losses_of)
+        with nullcontext() if holds_lock else storage.locked(INGEST_LOCK):
+            stored = _store(batch, storage, checkpoint.run, number, losses_of)
         on_batch(number, stored)
 
     writer = frame.writeStream.foreachBatch(write).option("checkpointLocation", str(checkpoint.path))
@@ -74,7 +78,7 @@ def start(
     return writer.trigger(processingTime=f"{round(interval_s * 1000)} milliseconds").start()
 
 
-def run_once(spark: SparkSession, root: Path, source: Mapping[str, Any]) -> None:
+def run_once(spark: SparkSession, root: str | Path, source: Mapping[str, Any]) -> None:
     """Store the events that are there now, as `start` does, and wait for that.
 
     Raises:
@@ -83,21 +87,22 @@ def run_once(spark: SparkSession, root: Path, source: Mapping[str, Any]) -> None
     run_query(lambda: start(spark, root, source, once=True), threading.Event(), logger.warning, restarts=False)
 
 
-def store(batch: DataFrame, root: Path, run: str, number: int) -> int:
+def store(batch: DataFrame, root: str | Path, run: str, number: int) -> int:
     """Write a micro-batch, once; return how many events it has.
 
     Raises:
         TablesUnusable: another ingest writes into `root`; its files must not be taken for those of an attempt that died.
     """
-    with locked(root, INGEST_LOCK):
-        return _store(batch, root, run, number, lambda _files, _number: []).rows
+    storage = TablesFolder(folder_of(root, NO_JAVA_WRITER))
+    with storage.locked(INGEST_LOCK):
+        return _store(batch, storage, run, number, lambda _files, _number: []).rows
 
 
 def _store(
-    batch: DataFrame, root: Path, run: str, number: int, losses_of: Callable[[list[Path], int], list[Loss]]
+    batch: DataFrame, storage: TablesFolder, run: str, number: int, losses_of: Callable[[list[str], int], list[Loss]]
 ) -> Stored:  # fmt: skip
     dated = batch.withColumn("date", sf.to_date(sf.coalesce("published_at", "ts")))
-    return store_batch(root, run, number, lambda directory: write_by_day(dated, directory), losses_of)
+    return store_batch(storage, run, number, lambda folder: write_by_day(dated, storage.root / folder), losses_of)
 
 
 def write_by_day(rows: DataFrame, directory: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 #: The name of the reader of a folder; without `--reader` the id of the folder follows.
 DEFAULT_READER = "spark-ingest"
@@ -53,6 +54,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     span.add_argument("--before", type=date.fromisoformat, metavar="DATE", help="the first day that stays, UTC")
     span.add_argument("--keep-days", type=int, metavar="N", help="how many days stay, today included")
     expire.add_argument("--only", action="append", default=[], choices=EXPIRING, help="expire these alone (default: all of them)")
+    forget = jobs.add_parser("forget", help="remove messages for ever, with their events and payloads")
+    forget.add_argument("--where", required=True, metavar="SQL", help="which messages, in DuckDB's dialect")
+    forget.add_argument("--dry-run", action="store_true", help="count only")
+    sql = jobs.add_parser("sql", help="print the rows of a query over tables and views, by DuckDB")
+    sql.add_argument("query", metavar="SQL", help="such as SELECT * FROM deaths")
+    sql.add_argument("--format", choices=("table", "csv", "json"), default="table", help="json: an object a row")
     publish = jobs.add_parser("publish", help="copy the tables to a URL, for readers elsewhere")
     publish.add_argument("--to", required=True, metavar="URL", help="such as s3://lake/celery")
     check = jobs.add_parser("check", help="check the tables against themselves; exit status 1 where something is wrong")
@@ -62,21 +69,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     traces = f"what traces messages: this process, or Spark's tasks (auto: Spark from {SMALL:,} events on, where Java is)"
     for job, what in ((ingest, reads), (service, reads), (aggregate, traces), (check, traces)):
         job.add_argument("--engine", choices=("auto", "arrow", "spark"), default="auto", help=what)
-    replay = jobs.add_parser("replay", help="send messages again, with their archived payloads")
-    replay.add_argument("--where", default="state = 'DEAD'", metavar="SQL", help="which messages (default: %(default)s)")
-    replay.add_argument("--to", default="", metavar="QUEUE", help="send them there instead of to their own queues")
-    replay.add_argument("--name", default="replay", help="a message is sent once under each name (default: %(default)s)")
-    replay.add_argument("--dry-run", action="store_true", help="count only")
+    replay = _add_replay(jobs)
     for job in (aggregate, service, compact):
         told = f"seconds for which replaced files stay for their readers (default: {KEPT_VERSIONS_S:,})"
         job.add_argument("--keep-versions", type=float, default=KEPT_VERSIONS_S, metavar="SECONDS", help=told)
-    for job in (ingest, service, replay):
-        source = job.add_mutually_exclusive_group(required=True)
+    for job in (ingest, service, replay, forget):
+        # Without it, `forget` does not look what the broker still has.
+        source = job.add_mutually_exclusive_group(required=job is not forget)
         source.add_argument("--url", help="the broker's URL")
         source.add_argument("--url-env", metavar="NAME", help="an environment variable that holds the URL, on every node")
         job.add_argument("--prefix", default="", help="the application's global_keyprefix")
-    for job in (ingest, aggregate, service, report, compact, expire, publish, check, replay):
-        job.add_argument("--root", required=True, metavar="DIR", help="the folder of the tables; of `report` also a URL")
+    for job in (ingest, aggregate, service, report, compact, expire, forget, sql, publish, check, replay):
+        job.add_argument(
+            "--root", required=True, metavar="DIR", help="the folder of the tables, or a URL such as s3://lake/celery"
+        )
         job.add_argument("--master", default="local[2]", help="where Spark runs (default: %(default)s; '' as spark-submit says)")
         job.add_argument("--conf", action="append", default=[], metavar="NAME=VALUE", help="a Spark setting")
         job.add_argument("--verbose", action="store_true", help="show Spark's own log")
@@ -116,3 +122,13 @@ def _add_report(report: argparse.ArgumentParser) -> None:
         metavar="NAME=VALUE",
         help="when a figure is an anomaly, such as retry_share=0.5",
     )
+
+
+def _add_replay(jobs: Any) -> argparse.ArgumentParser:
+    """Add the job that sends messages again."""
+    replay: argparse.ArgumentParser = jobs.add_parser("replay", help="send messages again, with their archived payloads")
+    replay.add_argument("--where", default="state = 'DEAD'", metavar="SQL", help="which messages (default: %(default)s)")
+    replay.add_argument("--to", default="", metavar="QUEUE", help="send them there instead of to their own queues")
+    replay.add_argument("--name", default="replay", help="a message is sent once under each name (default: %(default)s)")
+    replay.add_argument("--dry-run", action="store_true", help="count only")
+    return replay

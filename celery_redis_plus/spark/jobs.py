@@ -3,31 +3,25 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
-import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from celery_redis_plus.errors import CeleryRedisPlusError, InvalidArgument, SparkJobFailed, TablesUnusable
-from celery_redis_plus.spark.job_arguments import DEFAULT_READER, EXPIRING, SMALL, add_arguments
-from celery_redis_plus.spark.manifest import INGEST_LOCK, RUN_LOCK, folder, folder_id, is_url, locked
+from celery_redis_plus.spark.ingest_jobs import broker_of, ingest, ingest_engine, serve
+from celery_redis_plus.spark.job_arguments import EXPIRING, SMALL, add_arguments
 from celery_redis_plus.spark.option_parsing import resolve_url
-from celery_redis_plus.spark.query_runner import one_line, run_query, stopped_by_signals
+from celery_redis_plus.spark.query_runner import one_line
+from celery_redis_plus.spark.roots import NO_JAVA_READER, NO_JAVA_WRITER, folder_of, opened
 from celery_redis_plus.spark.session import check_installed, check_packages, is_installed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from pyspark.sql.streaming import StreamingQuery
 
-    from celery_redis_plus.spark.incoming import Stored
-
-#: The environment variable through which a local job hands the URL to Spark's processes, so that it is in no plan or log.
-LOCAL_URL = "CELERY_REDIS_PLUS_SPARK_URL"
 _JVM_GONE = (
     "Spark's Java process has ended: was it killed, by the kernel for want of memory? Run the job again: it goes on from there; "
     "--conf spark.driver.memory=2g gives it more"
@@ -43,12 +37,14 @@ def run(arguments: argparse.Namespace, say: Say = print) -> int:
         CeleryRedisPlusError: it could not; the message is one line that says what to do.
     """
     job = {
-        "ingest": _ingest,
+        "ingest": ingest,
         "aggregate": _aggregate,
-        "run": _run,
+        "run": serve,
         "report": _report,
         "compact": _compact,
         "expire": _expire,
+        "forget": _forget,
+        "sql": _sql,
         "publish": _publish,
         "check": _check_tables,
         "replay": _replay,
@@ -56,7 +52,7 @@ def run(arguments: argparse.Namespace, say: Say = print) -> int:
     check_packages(spark=False)
     # Before Spark starts, which takes ten seconds.
     settings = dict(_setting(text, "--conf") for text in arguments.conf)
-    if arguments.job == "replay" or (arguments.job in {"ingest", "run"} and _ingest_engine(arguments) == "spark"):
+    if arguments.job == "replay" or (arguments.job in {"ingest", "run"} and ingest_engine(arguments) == "spark"):
         check_installed()
     _check(arguments)
     spark = _Spark(arguments, settings)
@@ -69,7 +65,7 @@ def run(arguments: argparse.Namespace, say: Say = print) -> int:
             raise SparkJobFailed(_JVM_GONE) from error
         if isinstance(error, OSError):
             # A full disk, or rights that are missing.
-            raise TablesUnusable(f"{arguments.root}: {error}") from error
+            raise TablesUnusable(f"{arguments.root}: {str(error).partition(chr(10))[0]}") from error
         if not type(error).__module__.startswith(("pyspark", "py4j")):
             raise
         raise SparkJobFailed(one_line(str(error))) from error
@@ -101,15 +97,18 @@ class _Spark:
 
 
 def _check(arguments: argparse.Namespace) -> None:
-    if arguments.job != "report" or not is_url(arguments.root):
-        arguments.root = folder(arguments.root)
+    arguments.root = opened(arguments.root)
+    if arguments.job == "replay":
+        folder_of(arguments.root, NO_JAVA_READER)
+    elif arguments.job in {"ingest", "run"} and ingest_engine(arguments) == "spark":
+        folder_of(arguments.root, NO_JAVA_WRITER)
     if arguments.job not in {"ingest", "run", "replay"}:
         return
     if arguments.url and urlsplit(arguments.url).password and not arguments.master.startswith("local"):
         raise InvalidArgument("--url holds a password, which a cluster would show; use --url-env and spark.executorEnv.NAME")
     from celery_redis_plus.event_log.stream import EventLog
 
-    with EventLog(resolve_url(*_place(arguments)), arguments.prefix) as log:
+    with EventLog(resolve_url(*broker_of(arguments)), arguments.prefix) as log:
         if arguments.job == "replay":
             log.ask([("PING",)])
             return
@@ -124,120 +123,6 @@ def _session(arguments: argparse.Namespace, settings: dict[str, str]) -> SparkSe
     level = {} if arguments.verbose else {"spark.log.level": "OFF"}
     name = f"celery-redis-plus {arguments.job}"
     return session(name, master=arguments.master, config=level | settings)
-
-
-def _ingest(spark: _Spark, arguments: argparse.Namespace, say: Say) -> int:
-    with locked(arguments.root, INGEST_LOCK):
-        return _ingest_alone(spark, arguments, say)
-
-
-def _ingest_alone(spark: _Spark, arguments: argparse.Namespace, say: Say) -> int:
-    source = _source_options(arguments)
-    begun, total = time.monotonic(), 0
-
-    def tell(number: int, stored: Stored) -> None:
-        nonlocal total
-        total += stored.rows
-        if not arguments.child:
-            say(f"batch {number}: {stored.rows:,} events; {total:,} in {time.monotonic() - begun:.0f} s")
-        for loss in stored.losses:
-            say(f"  batch {number} lacks: {loss}" if arguments.child else f"  {loss}")
-
-    with stopped_by_signals() as stop:
-        if arguments.child:
-            threading.Thread(target=_stop_at_end_of_input, args=(stop,), daemon=True).start()
-        if _ingest_engine(arguments) == "spark":
-            from celery_redis_plus.spark import ingest
-
-            def start() -> StreamingQuery:
-                return ingest.start(
-                    spark(), arguments.root, source, once=arguments.once, interval_s=arguments.interval, on_batch=tell,
-                    holds_lock=True,
-                )  # fmt: skip
-
-            run_query(start, stop, say, restarts=not arguments.once)
-        else:
-            from celery_redis_plus.spark.arrow_ingest import ArrowIngest, Bounds
-
-            most = Bounds(arguments.batch_bytes, arguments.waiting_events, arguments.waiting_bytes)
-            ArrowIngest(arguments.root, source, tell, most).run(stop, say, once=arguments.once, interval_s=arguments.interval)
-        if stop.is_set() and not arguments.child:
-            say("stopped; the next run goes on from here")
-    say(f"{total:,} events in {arguments.root}")
-    return 0
-
-
-def _ingest_engine(arguments: argparse.Namespace) -> str:
-    """Return what reads: this process on one machine, Spark's tasks on a cluster."""
-    if arguments.engine != "auto":
-        return str(arguments.engine)
-    return "arrow" if arguments.master.startswith("local") else "spark"
-
-
-def _source_options(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the options of the source `celery_redis`."""
-    identity, reader = folder_id(arguments.root), _reader(arguments)
-    source: dict[str, Any] = {"prefix": arguments.prefix, "queues": arguments.queues, "readerName": reader}
-    if reader:
-        source["readerOwner"] = identity
-    url, url_env = _place(arguments)
-    source |= {"urlEnv": url_env} if url_env else {"url": url}
-    if arguments.trim:
-        source["trimOnCommit"] = "true"
-    if arguments.batch:
-        source["maxOffsetsPerTrigger"] = arguments.batch
-    if arguments.allow_data_loss:
-        source["failOnDataLoss"] = "false"
-    return source
-
-
-def _stop_at_end_of_input(stop: threading.Event) -> None:
-    # Not by `sys.stdin`: Python cannot end while a thread waits there.
-    while os.read(0, 1):
-        """Nothing is said there."""
-    stop.set()
-
-
-def _run(_spark: _Spark, arguments: argparse.Namespace, say: Say) -> int:
-    from celery_redis_plus.spark.health import served
-    from celery_redis_plus.spark.ingest_process import IngestProcess
-    from celery_redis_plus.spark.lag import Source
-    from celery_redis_plus.spark.service import Service
-
-    reader = _reader(arguments)
-    url, url_env = _place(arguments)
-    words = ["--child", "--root", str(arguments.root), "--reader", reader, "--interval", str(min(10.0, arguments.fresh / 3))]
-    words += ["--url-env", url_env] if url_env else ["--url", url]
-    for name in ("queues", "prefix", "master", "engine", "batch_bytes", "waiting_events", "waiting_bytes"):
-        words += [f"--{name.replace('_', '-')}", str(getattr(arguments, name))]
-    words += ["--batch", str(arguments.batch)] if arguments.batch else []
-    words += [f"--{name.replace('_', '-')}" for name in ("trim", "allow_data_loss", "verbose") if getattr(arguments, name)]
-    words += [word for setting in arguments.conf for word in ("--conf", setting)]
-    command = (sys.executable, "-P", "-m", "celery_redis_plus", "spark", "ingest", *words)
-    source = Source(resolve_url(url, url_env), arguments.prefix, arguments.queues, reader)
-    service = Service(
-        arguments.root,
-        source,
-        IngestProcess(command, os.environ),
-        fresh_s=arguments.fresh,
-        say=say,
-        kept_s=arguments.keep_versions,
-    )
-    with (
-        locked(arguments.root, RUN_LOCK),
-        stopped_by_signals() as stop,
-        served(arguments.listen, lambda: service.health) as port,
-    ):
-        at = f"; http://{arguments.listen.rpartition(':')[0]}:{port}/health" if port else ""
-        say(f"events of {arguments.queues} go to {arguments.root}{at}")
-        service.run(stop)
-    say("stopped; the next run goes on from here")
-    return 0
-
-
-def _reader(arguments: argparse.Namespace) -> str:
-    """Return the name of the folder's reader of events."""
-    return f"{DEFAULT_READER}-{folder_id(arguments.root)}" if arguments.reader is None else str(arguments.reader)
 
 
 def _aggregate(spark: _Spark, arguments: argparse.Namespace, say: Say) -> int:
@@ -318,6 +203,45 @@ def _expire(_spark: _Spark, arguments: argparse.Namespace, say: Say) -> int:
     return 0
 
 
+def _forget(_spark: _Spark, arguments: argparse.Namespace, say: Say) -> int:
+    from celery_redis_plus.event_log.stream import EventLog
+    from celery_redis_plus.spark.forgetting import forget
+
+    has_broker = arguments.url or arguments.url_env
+    with EventLog(resolve_url(*broker_of(arguments)), arguments.prefix) if has_broker else nullcontext() as log:
+        done = forget(arguments.root, arguments.where, log, dry_run=arguments.dry_run)
+    how = "would be removed" if arguments.dry_run else "removed"
+    say(
+        f"{done.messages:,} messages, {done.events:,} events, {done.payloads:,} payloads {how}; {done.files:,} files written anew"
+    )
+    if done.unfinished:
+        say(f"  {done.unfinished:,} of them are not finished: run it again when they are, for events that are still to come")
+    if done.broker is None:
+        say("  what the broker still has was not looked for: give --url or --url-env")
+    for key, count in (done.broker or {}).items():
+        say(f"  the broker still has {key} ({count:,})")
+    if done.receipt:
+        say(f"receipt {arguments.root}/receipts/{done.receipt}.json")
+    return 0
+
+
+def _sql(_spark: _Spark, arguments: argparse.Namespace, say: Say) -> int:
+    from celery_redis_plus.spark.snapshot import frame
+    from celery_redis_plus.spark.views import query
+
+    rows = frame(query(arguments.root, arguments.query))
+    if arguments.format == "table":
+        say(rows.to_string(index=False))
+    else:
+        text = (
+            rows.to_csv(index=False)
+            if arguments.format == "csv"
+            else rows.to_json(orient="records", lines=True, date_format="iso")
+        )
+        say(text.rstrip("\n"))
+    return 0
+
+
 def _publish(_spark: _Spark, arguments: argparse.Namespace, say: Say) -> int:
     from celery_redis_plus.spark.publication import publish
 
@@ -348,20 +272,12 @@ def _check_tables(spark: _Spark, arguments: argparse.Namespace, say: Say) -> int
 def _replay(spark: _Spark, arguments: argparse.Namespace, say: Say) -> int:
     from celery_redis_plus.spark.replay import Destination, replay
 
-    url, url_env = _place(arguments)
+    url, url_env = broker_of(arguments)
     destination = Destination(url=url, url_env=url_env, prefix=arguments.prefix, queue=arguments.to, name=arguments.name)
     done = replay(spark(), arguments.root, arguments.where, destination, dry_run=arguments.dry_run)
     without = f", {done.without_payload:,} without a payload" if done.without_payload else ""
     say(f"{done.selected:,} messages selected{without}, {done.sent:,} sent{' (dry run)' if arguments.dry_run else ''}")
     return 0
-
-
-def _place(arguments: argparse.Namespace) -> tuple[str, str]:
-    """Return where the broker is, for Spark's processes: (URL, '') or ('', name of the environment variable with it)."""
-    if arguments.url_env or not arguments.master.startswith("local"):
-        return arguments.url or "", arguments.url_env or ""
-    os.environ[LOCAL_URL] = arguments.url
-    return "", LOCAL_URL
 
 
 def _setting(text: str, option: str) -> tuple[str, str]:

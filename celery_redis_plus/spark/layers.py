@@ -10,17 +10,21 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyarrow import dataset, parquet
 
 from celery_redis_plus.event_log.batches import arrow_schema
 from celery_redis_plus.spark.manifest import OPEN, PARTIALS, UNFINISHED, Dated, Manifest
 from celery_redis_plus.spark.message_timelines import MESSAGE_SCHEMA
 from celery_redis_plus.spark.minute_aggregates import PARTIAL_MINUTE, PER_MINUTE, minute_schema
 from celery_redis_plus.spark.repartition import OPEN_SCHEMA
+
+if TYPE_CHECKING:
+    from pyarrow import dataset, parquet
+
+    from celery_redis_plus.spark.storage import Storage
 
 #: More files of a day than this are put together.
 MANY_FILES = 8
@@ -63,93 +67,120 @@ class Layers:
     """The tables of a manifest that is being made: what is written counts when the manifest is.
 
     Args:
-        root: the folder.
+        storage: the place of the tables. The caller holds `TABLES_LOCK`.
         manifest: the next one; it is changed.
     """
 
-    def __init__(self, root: Path, manifest: Manifest) -> None:
-        self.root = root
+    def __init__(self, storage: Storage, manifest: Manifest) -> None:
+        self.storage = storage
         self.manifest = manifest
+        #: The folder of new files within each table's.
+        self.folder = storage.version_folder(manifest.version)
 
     def dated(self, table: str) -> Dated:
         """Return the files of a table by day."""
         return self.manifest.events if table == EVENTS else self.manifest.tables[table]
 
-    def paths(self, table: str, date: str) -> list[Path]:
+    def files(self, table: str, date: str) -> list[str]:
         """Return the files of a day."""
-        return [self.root / file for file in self.dated(table).get(date, ())]
+        return list(self.dated(table).get(date, ()))
+
+    def new_file(self, table: str, date: str) -> str:
+        """Return the name of a file that is not there yet."""
+        return new_file(self.folder, table, date)
+
+    def read(
+        self, table: str, files: Sequence[str], wanted: dataset.Expression | None = None, columns: Sequence[str] | None = None
+    ) -> pa.Table:
+        """Return rows of files of a table, as `read` does."""
+        return read(self.storage, files, LAYOUTS[table].schema, wanted, columns)
 
     def add(self, table: str, date: str, rows: pa.Table) -> None:
         """Add rows to a day."""
         if rows.num_rows:
-            path = new_file(self.root, table, self.manifest.version, date)
-            write(path, rows, LAYOUTS[table])
-            self.take(table, date, [path])
+            file = self.new_file(table, date)
+            write(self.storage, file, rows, LAYOUTS[table])
+            self.take(table, date, [file])
 
-    def take(self, table: str, date: str, paths: Sequence[Path]) -> None:
+    def take(self, table: str, date: str, files: Sequence[str]) -> None:
         """Let files that are written count."""
-        if paths:
-            self.dated(table).setdefault(date, []).extend(path.relative_to(self.root).as_posix() for path in paths)
+        if files:
+            self.dated(table).setdefault(date, []).extend(files)
 
-    def drop(self, table: str, date: str, paths: Sequence[Path]) -> None:
+    def drop(self, table: str, date: str, files: Sequence[str]) -> None:
         """Let files no longer count."""
-        gone = {path.relative_to(self.root).as_posix() for path in paths}
+        gone = set(files)
         kept = [file for file in self.dated(table).get(date, ()) if file not in gone]
         self.dated(table).pop(date, None)
         if kept:
             self.dated(table)[date] = kept
 
-    def replace(self, table: str, date: str, paths: Sequence[Path], rows: pa.Table) -> None:
+    def replace(self, table: str, date: str, files: Sequence[str], rows: pa.Table) -> None:
         """Put rows in the place of files."""
-        self.drop(table, date, paths)
+        self.drop(table, date, files)
         self.add(table, date, rows)
+
+    def without(self, table: str, date: str, file: str, keys: pa.Array) -> int:
+        """Take the messages of `keys` (`message_keys`) out of a file of a day; return how many rows went."""
+        gone = 0
+
+        def kept() -> Iterator[pa.Table]:
+            nonlocal gone
+            for portion in _portions(self.storage, [file], LAYOUTS[table].schema):
+                rows = portion.filter(pc.invert(pc.is_in(message_keys(portion), keys)))
+                gone += portion.num_rows - rows.num_rows
+                if rows.num_rows:
+                    yield rows
+
+        files = _written(self.storage, kept(), LAYOUTS[table], lambda: self.new_file(table, date))
+        self.drop(table, date, [file])
+        self.take(table, date, files)
+        return gone
 
     def tidy(self, table: str, date: str, *, most: int = MANY_FILES) -> None:
         """Put small files of a day together if it has more than `most`; `most=1` leaves one, or full ones and the rest."""
-        small = sorted((row_count(path), path) for path in self.paths(table, date))
-        if len(small) <= most:
+        files = self.files(table, date)
+        if len(files) <= most:
             return
+        small = sorted((self.storage.row_count(file), file) for file in files)
         whole, together = 0, 0
         for place, (rows, _) in enumerate(small):
             # With `most=1`, each but full ones.
             if (most > 1 and place > 1 and rows >= whole) or rows >= LAYOUTS[table].rows:
                 break
             whole, together = whole + rows, place + 1
-        chosen = [path for _, path in small[:together]]
+        chosen = {file for _, file in small[:together]}
         if len(chosen) < 2:
             return
         # In the order in which they came: what follows in time stays near.
-        before = [path for path in self.paths(table, date) if path in set(chosen)]
-        targets = merge(before, LAYOUTS[table], lambda: new_file(self.root, table, self.manifest.version, date))
+        before = [file for file in files if file in chosen]
+        targets = merge(self.storage, before, LAYOUTS[table], lambda: self.new_file(table, date))
         self.drop(table, date, before)
         self.take(table, date, targets)
 
 
-def new_file(root: Path, table: str, version: int, date: str) -> Path:
-    """Return the path of a file that is not there yet."""
-    return root / table / f"v{version:08}" / f"day={date}" / f"{uuid.uuid4().hex}.parquet"
+def new_file(folder: str, table: str, date: str) -> str:
+    """Return the name of a file that is not there yet."""
+    return f"{table}/{folder}/day={date}/{uuid.uuid4().hex}.parquet"
 
 
-def row_count(path: Path) -> int:
-    """Return how many rows a Parquet file has, from its footer."""
-    rows: int = parquet.read_metadata(path).num_rows
-    return rows
-
-
-def write(path: Path, rows: pa.Table, layout: Layout) -> None:
+def write(storage: Storage, file: str, rows: pa.Table, layout: Layout) -> None:
     """Write rows, sorted."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with parquet.ParquetWriter(path, layout.schema, compression="zstd") as writer:
+    with storage.writer(file, layout.schema) as writer:
         _write_sorted(writer, rows, layout)
 
 
 def read(
-    paths: Sequence[Path], schema: pa.Schema, wanted: dataset.Expression | None = None, columns: Sequence[str] | None = None
-) -> pa.Table:  # fmt: skip
+    storage: Storage,
+    files: Sequence[str],
+    schema: pa.Schema,
+    wanted: dataset.Expression | None = None,
+    columns: Sequence[str] | None = None,
+) -> pa.Table:
     """Return rows of files, or some of their columns; one that an older release did not write is null."""
-    if not paths:
+    if not files:
         return schema.empty_table().select(columns or schema.names)
-    source = dataset.dataset([str(path) for path in paths], schema=schema, format="parquet")
+    source = storage.dataset(files, schema)
     table: pa.Table = source.to_table(filter=wanted, columns=list(columns) if columns else None)
     return table
 
@@ -159,26 +190,29 @@ def message_keys(rows: pa.Table) -> pa.ChunkedArray:
     return pc.binary_join_element_wise(rows.column("queue"), rows.column("id"), "\n")
 
 
-def merge(paths: Sequence[Path], layout: Layout, target: Callable[[], Path]) -> list[Path]:
+def merge(storage: Storage, files: Sequence[str], layout: Layout, target: Callable[[], str]) -> list[str]:
     """Write the rows of files into as few as there may be, without having all of them in memory; return those.
 
     Args:
-        paths: the files.
+        storage: the place of the tables.
+        files: the files.
         layout: of their table.
-        target: returns the path of a new file.
+        target: returns the name of a new file.
     """
-    written: list[Path] = []
+    return _written(storage, _portions(storage, files, layout.schema), layout, target)
+
+
+def _written(storage: Storage, portions: Iterator[pa.Table], layout: Layout, target: Callable[[], str]) -> list[str]:
+    written: list[str] = []
     writer: parquet.ParquetWriter | None = None
     rows = 0
     try:
-        for portion in _portions(paths, layout.schema):
+        for portion in portions:
             if writer is None or rows + portion.num_rows > layout.rows:
                 if writer is not None:
                     writer.close()
-                path = target()
-                path.parent.mkdir(parents=True, exist_ok=True)
-                written.append(path)
-                writer, rows = parquet.ParquetWriter(path, layout.schema, compression="zstd"), 0
+                written.append(target())
+                writer, rows = storage.writer(written[-1], layout.schema), 0
             _write_sorted(writer, portion, layout)
             rows += portion.num_rows
     finally:
@@ -192,14 +226,14 @@ def _write_sorted(writer: parquet.ParquetWriter, rows: pa.Table, layout: Layout)
     writer.write_table(ordered, row_group_size=ROWS_A_GROUP)
 
 
-def _portions(paths: Sequence[Path], schema: pa.Schema) -> Iterator[pa.Table]:
+def _portions(storage: Storage, files: Sequence[str], schema: pa.Schema) -> Iterator[pa.Table]:
     """Yield the rows of files, as many as may be in memory."""
     held: list[pa.RecordBatch] = []
     rows, size = 0, 0
-    for path in paths:
-        source = dataset.dataset(str(path), schema=schema, format="parquet")
+    for file in files:
+        source = storage.dataset([file], schema)
         for batch in source.to_batches(
-            batch_size=_rows_to_read(path), use_threads=False, batch_readahead=1, fragment_readahead=1
+            batch_size=_rows_to_read(storage.metadata(file)), use_threads=False, batch_readahead=1, fragment_readahead=1
         ):
             held.append(batch)
             rows, size = rows + batch.num_rows, size + batch.nbytes
@@ -210,9 +244,8 @@ def _portions(paths: Sequence[Path], schema: pa.Schema) -> Iterator[pa.Table]:
         yield pa.Table.from_batches(held, schema=schema)
 
 
-def _rows_to_read(path: Path) -> int:
+def _rows_to_read(metadata: parquet.FileMetaData) -> int:
     """Return how many rows are read at once: a payload may have 1 MB."""
-    metadata = parquet.read_metadata(path)
     size = sum(metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups))
     fitting: int = BYTES_AT_ONCE // 2 * max(1, metadata.num_rows) // max(1, size)
     return max(1, min(65_536, fitting))

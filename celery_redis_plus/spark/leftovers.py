@@ -2,62 +2,72 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 import time
 from collections.abc import Iterator
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-from celery_redis_plus.spark.manifest import COMMITTED, TABLES_VERSION, Manifest
+from celery_redis_plus.spark.manifest import TABLES_VERSION, Manifest
+from celery_redis_plus.spark.receipts import finish, unfinished_receipts
+from celery_redis_plus.spark.storage import COMMITTED, TABLES_LOCK
+
+if TYPE_CHECKING:
+    from celery_redis_plus.spark.storage import Storage
 
 #: Seconds for which the files of a superseded version are kept for those who read them, unless a job is told otherwise.
 KEPT_S = 900.0
 
 
-def remove_leftovers(root: Path, current: Manifest, kept_s: float | None = None) -> None:
+def remove_leftovers(storage: Storage, current: Manifest, kept_s: float | None = None) -> None:
     """Remove what neither `current` nor the manifests of the last time name. The caller holds the tables' lock.
 
+    Where `spark forget` made the current version, those before it go at once.
+
     Args:
-        root: the folder of tables.
+        storage: the place of the tables.
         current: its manifest.
         kept_s: seconds for which files of a superseded version stay; None is `KEPT_S`.
     """
-    since = time.time() - (KEPT_S if kept_s is None else kept_s)
-    kept = current.referenced().union(*(version.referenced() for version in _kept_versions(root, since)))
+    unfinished = unfinished_receipts(storage, current)
+    since = float("inf") if unfinished else time.time() - (KEPT_S if kept_s is None else kept_s)
+    kept = current.referenced().union(*(version.referenced() for version in kept_versions(storage, current.version, since)))
+    gone: dict[str, list[str]] = {}
     for table in ("events", "losses", "backlogs", *current.tables):
-        for version in (root / table).glob("v*"):
-            _remove_files(root, version, kept)
+        for folder in storage.folders(table):
+            if folder.startswith("v"):
+                gone[f"{table}/{folder}"] = _not_kept(storage, f"{table}/{folder}", kept)
     for run, number in current.folded.items():
-        for batch in (root / "incoming" / run).glob("[0-9]*"):
-            if int(batch.name) <= number:
-                (batch / COMMITTED).unlink(missing_ok=True)
-                _remove_files(root, batch, kept)
+        for folder in storage.folders(f"incoming/{run}"):
+            place, of_batch = f"incoming/{run}/{folder}", int(folder.partition(".")[0])
+            if of_batch <= number:
+                # That of the last batch says where an ingest goes on, which has stored no later one.
+                is_position = storage.has_offsets and of_batch == number
+                names = _not_kept(storage, place, kept)
+                gone[place] = [name for name in names if not (is_position and name.endswith(COMMITTED))]
+    # Only then: what a later holder writes was not there yet, if there is none now.
+    storage.verify(TABLES_LOCK)
+    for place, names in gone.items():
+        # A batch is none any more before its files go.
+        storage.remove(sorted(names, key=lambda name: not name.endswith(COMMITTED)))
+        storage.prune(place)
+    for receipt in unfinished:
+        finish(storage, receipt)
 
 
-def _kept_versions(root: Path, since: float) -> Iterator[Manifest]:
-    """Yield the manifests that were current after a time, and remove older ones."""
-    versions = sorted((root / "versions").glob("*.json"))
-    for place, version in enumerate(versions):
+def kept_versions(storage: Storage, current: int, since: float) -> Iterator[Manifest]:
+    """Yield the manifests that were current after a time, and remove older ones but that of the current version."""
+    versions = sorted(storage.names("versions").items())
+    for place, (name, _) in enumerate(versions):
         # It is over when the next one begins.
-        if place + 1 < len(versions) and versions[place + 1].stat().st_mtime < since:
-            version.unlink()
+        is_over = place + 1 < len(versions) and versions[place + 1][1][1].timestamp() < since
+        if is_over and int(name.rpartition("/")[2].partition(".")[0]) != current:
+            storage.remove([name])
             continue
-        named = json.loads(version.read_text(encoding="utf-8"))
-        if named.pop("tables_version") == TABLES_VERSION:
+        named = dict(storage.once(name) or {})
+        if named.pop("tables_version", None) == TABLES_VERSION:
             yield Manifest(**named)
 
 
-def _remove_files(root: Path, directory: Path, kept: set[str]) -> None:
-    """Remove the Parquet files of the days in a directory that are not kept, and what is empty then."""
-    for day in directory.glob("day=*"):
-        found = list(day.glob("*.parquet"))
-        gone = [path for path in found if path.relative_to(root).as_posix() not in kept]
-        if len(gone) == len(found):
-            shutil.rmtree(day)
-            continue
-        for path in gone:
-            path.unlink()
-            # Spark writes one beside each file.
-            path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
-    if not any(directory.glob("day=*")):
-        shutil.rmtree(directory)
+def _not_kept(storage: Storage, folder: str, kept: set[str]) -> list[str]:
+    """Return the files of a folder that are not kept; Spark writes one with a checksum beside each file."""
+    crc = {f"{folder_of}/.{name}.crc" for folder_of, _, name in (file.rpartition("/") for file in kept)}
+    return [name for name in storage.names(folder) if name not in kept and name not in crc]

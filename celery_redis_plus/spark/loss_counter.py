@@ -5,24 +5,24 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyarrow import dataset
 
 from celery_redis_plus.event_log.stream import EventLog
 from celery_redis_plus.events import entry_id
 from celery_redis_plus.keys import encode_name
 from celery_redis_plus.spark.arrow_columns import ints, microseconds
+from celery_redis_plus.spark.layers import read
 from celery_redis_plus.spark.losses import MEMORY_FULL, NO_EVENT, SAMPLED, TRIMMED, Loss
 from celery_redis_plus.stored_message import stored_number
 
 if TYPE_CHECKING:
     from celery_redis_plus.event_log.offsets import Offsets
     from celery_redis_plus.spark.source_options import SourceOptions
+    from celery_redis_plus.spark.storage import Storage
 
 #: (epoch, first number, last number) of events.
 Range = tuple[int, int, int]
@@ -34,17 +34,19 @@ class LossCounter:
     """Counts for one ingest.
 
     Args:
+        storage: where its events are.
         options: of its source.
         known: the losses that its folder has.
     """
 
-    def __init__(self, options: SourceOptions, known: Iterable[Loss] = ()) -> None:
+    def __init__(self, storage: Storage, options: SourceOptions, known: Iterable[Loss] = ()) -> None:
+        self._storage = storage
         self._options = options
         #: Queue -> the last of its unwritten events that is noted.
         self._unwritten = {loss.queue: loss for loss in sorted(known, key=lambda loss: loss.noted_at) if loss.why == MEMORY_FULL}
         self._asked_at: int | None = None
 
-    def losses(self, files: Sequence[Path], start: Mapping[str, str] | None, end: Mapping[str, str]) -> list[Loss]:
+    def losses(self, files: Sequence[str], start: Mapping[str, str] | None, end: Mapping[str, str]) -> list[Loss]:
         """Return what a micro-batch lacks.
 
         Args:
@@ -56,7 +58,7 @@ class LossCounter:
             ServerUnreachable: and its kin from `errors`.
         """
         now = time.time_ns() // 1000
-        events = dataset.dataset([str(file) for file in files], schema=_COLUMNS, format="parquet").to_table()
+        events = read(self._storage, files, _COLUMNS)
         options = self._options
         with EventLog(options.resolved_url(), options.prefix) as log:
             # The planner logs the queues that cannot be read, and keeps them out of micro-batches.

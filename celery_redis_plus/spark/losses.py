@@ -6,34 +6,42 @@ aggregation puts them into the table.
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyarrow import dataset, parquet
 
 from celery_redis_plus.spark.arrow_columns import microseconds
 from celery_redis_plus.spark.manifest import Manifest, RowBatch, event_files, new_batches
+from celery_redis_plus.spark.roots import opened
 from celery_redis_plus.spark.schema import arrow, ddl
 
+if TYPE_CHECKING:
+    from celery_redis_plus.spark.layers import Layers
+    from celery_redis_plus.spark.storage import Storage
+
 #: Why events are missing: trimmed before they were read; not written as memory was full; left out by `event_log_sample`; no event
-#: had the number, as somebody else wrote into the stream; or `spark expire` has removed them.
+#: had the number, as somebody else wrote into the stream; or `spark expire` or `spark forget` has removed them.
 TRIMMED, MEMORY_FULL, SAMPLED, NO_EVENT, EXPIRED = "trimmed", "memory full", "sampled", "no event", "expired"
+FORGOTTEN = "forgotten"
 #: With these, nothing is lost.
-HARMLESS = (NO_EVENT, EXPIRED)
+HARMLESS = (NO_EVENT, EXPIRED, FORGOTTEN)
 _WHY = {
     TRIMMED: "were trimmed before they were read",
     MEMORY_FULL: "were not written, as memory was full",
     SAMPLED: "were left out by event_log_sample (estimated)",
     NO_EVENT: "were none: somebody else wrote into the stream",
     EXPIRED: "were removed by `spark expire`",
+    FORGOTTEN: "were removed by `spark forget`",
 }
 
-#: Those that are numbers of an epoch; all between the first and the last, but for `EXPIRED`.
-RANGES = frozenset({TRIMMED, NO_EVENT, EXPIRED})
+#: Those of which some between the first and the last are there, one row an epoch.
+PARTS = frozenset({EXPIRED, FORGOTTEN})
+#: Those that are numbers of an epoch.
+RANGES = frozenset({TRIMMED, NO_EVENT}) | PARTS
 
 LOSS_COLUMNS = {
     "queue": "string",
@@ -86,39 +94,37 @@ def sentence(counts: Iterable[tuple[str, int]]) -> str:
     return ", ".join(f"{count:,} events {_WHY[why]}" for why, count in counts if count)
 
 
-def noted(root: Path, manifest: Manifest) -> list[Loss]:
+def noted(root: str | Path | Storage, manifest: Manifest) -> list[Loss]:
     """Return all losses that are known, also those that no aggregation has put into the table yet."""
-    return [*_stored(root, manifest), *_of(new_batches(root, manifest))]
+    storage = opened(root)
+    return [*_stored(storage, manifest), *_of(new_batches(storage, manifest))]
 
 
-def collect(root: Path, manifest: Manifest, version: int, new: Sequence[RowBatch]) -> str:
+def collect(layers: Layers, manifest: Manifest, new: Sequence[RowBatch]) -> str:
     """Return the file of the table with the losses of new micro-batches; '' where nothing was ever lost.
 
     Args:
-        root: the folder.
+        layers: of the next manifest.
         manifest: the one before.
-        version: of the next one.
-        new: the batches that it contains in addition.
+        new: the batches that the next one contains in addition.
     """
-    return with_losses(root, manifest, version, [_dated(root, manifest, loss) for loss in _of(new)])
+    return with_losses(layers, manifest, [_dated(layers.storage, manifest, loss) for loss in _of(new)])
 
 
-def with_losses(root: Path, manifest: Manifest, version: int, added: Sequence[Loss]) -> str:
+def with_losses(layers: Layers, manifest: Manifest, added: Sequence[Loss]) -> str:
     """Return the file of the table with further losses; arguments as of `collect`."""
     if not added:
         return manifest.losses
-    rows = _merged([*_stored(root, manifest), *added])
-    file = f"losses/v{version:08}/day=all/{uuid.uuid4().hex}.parquet"
-    (root / file).parent.mkdir(parents=True, exist_ok=True)
-    table = pa.Table.from_pylist([asdict(loss) for loss in rows], schema=arrow(LOSS_COLUMNS))
-    parquet.write_table(table, root / file)
+    rows = _merged([*_stored(layers.storage, manifest), *added])
+    file = layers.new_file("losses", "all")
+    layers.storage.write_table(file, pa.Table.from_pylist([asdict(loss) for loss in rows], schema=arrow(LOSS_COLUMNS)))
     return file
 
 
-def _stored(root: Path, manifest: Manifest) -> list[Loss]:
+def _stored(storage: Storage, manifest: Manifest) -> list[Loss]:
     if not manifest.losses:
         return []
-    table = parquet.read_table(root / manifest.losses)
+    table = storage.table(manifest.losses)
     for name in ("from_at", "to_at", "noted_at"):
         table = table.set_column(table.schema.get_field_index(name), name, table.column(name).cast(pa.int64()))
     return [Loss(**row) for row in table.to_pylist()]
@@ -129,7 +135,7 @@ def _of(incoming: Iterable[RowBatch]) -> list[Loss]:
 
 
 def _merged(losses: Sequence[Loss]) -> list[Loss]:
-    """Return the losses: of what is expired one an epoch, of what is no range of numbers one a queue and day.
+    """Return the losses: of what was removed one an epoch, of what is no range of numbers one a queue and day.
 
     Each micro-batch may have some of each queue.
     """
@@ -139,7 +145,7 @@ def _merged(losses: Sequence[Loss]) -> list[Loss]:
         if loss.why in {TRIMMED, NO_EVENT}:
             found.append(loss)
             continue
-        key = (loss.queue, loss.why, loss.epoch, loss.why != EXPIRED and loss.noted_at // _DAY_US)
+        key = (loss.queue, loss.why, loss.epoch, loss.why not in PARTS and loss.noted_at // _DAY_US)
         other = days.get(key)
         days[key] = loss if other is None else _together(other, loss)
     return found + list(days.values())
@@ -163,11 +169,11 @@ def _together(one: Loss, other: Loss) -> Loss:
     )
 
 
-def _dated(root: Path, manifest: Manifest, loss: Loss) -> Loss:
+def _dated(storage: Storage, manifest: Manifest, loss: Loss) -> Loss:
     """Return a loss with the time of the event before it, which another micro-batch has read."""
     if loss.why != TRIMMED or loss.from_at is not None or not loss.first or loss.first == 1:
         return loss
-    paths = [str(root / file) for files in event_files(root, manifest).values() for file in files]
+    files = [file for of_day in event_files(storage, manifest).values() for file in of_day]
     before = (pc.field("queue") == loss.queue) & (pc.field("epoch") == loss.epoch) & (pc.field("n") == loss.first - 1)
-    found = dataset.dataset(paths, format="parquet").to_table(columns=["ts"], filter=before)
+    found = storage.dataset(files).to_table(columns=["ts"], filter=before)
     return replace(loss, from_at=int(microseconds(found.column("ts"))[0])) if found.num_rows else loss

@@ -7,6 +7,7 @@
     ROOT/checkpoint/             where the ingest stands, as Spark keeps it
     ROOT/losses/vN/              losses
     ROOT/checks.parquet          what the last check has found
+    ROOT/receipts/ID.json        what `spark forget` has removed
     ROOT/folder.json             the folder's name, which its reader of events has
 
 A file that no manifest and no `_committed.json` names was left by a process that died, or is superseded: it is never read, and
@@ -16,18 +17,15 @@ in the other tables the day of the minute.
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
-import re
-import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from celery_redis_plus.errors import InvalidArgument, TablesUnusable
+from celery_redis_plus.errors import TablesUnusable
+from celery_redis_plus.spark.roots import opened
+from celery_redis_plus.spark.storage import COMMITTED, Storage
 
 #: Layout of the folder and columns of the tables. An aggregation rebuilds tables of an older version from `events`.
 TABLES_VERSION = 3
@@ -36,15 +34,8 @@ TABLES = ("messages", "queues", "tasks", "workers")
 #: What an aggregation keeps for the next one: the events of messages that may have more of them; these messages' rows, a part of
 #: `messages`; the counts and durations of which rows of minutes are made.
 OPEN, UNFINISHED, PARTIALS = "open", "unfinished", "partials"
-COMMITTED = "_committed.json"
 #: The file with what the last check has found.
 CHECKS = "checks.parquet"
-#: The file by which one process at a time does a kind of work in the folder, and what that is.
-TABLES_LOCK, INGEST_LOCK, RUN_LOCK = (".lock", "aggregation or compaction"), (".ingest.lock", "ingest"), (".run.lock", "service")
-PUBLICATION_LOCK = (".publication.lock", "publication")
-#: How a URL begins; `Path` makes one slash of two.
-_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
-
 #: Date -> files relative to the root.
 Dated = dict[str, list[str]]
 
@@ -63,6 +54,7 @@ class Manifest:
         expired_before: days before it are removed in part or whole; '' where none are.
         newest_us: the time of the newest event that the tables contain, µs since the epoch.
         superseded: files of incoming batches that this version has put into others.
+        forgetting: receipts (`forgetting.py`) of what this version has removed; no file of an earlier one may stay.
     """
 
     version: int = 0
@@ -74,24 +66,26 @@ class Manifest:
     expired_before: str = ""
     newest_us: int = 0
     superseded: list[str] = field(default_factory=list)
+    forgetting: list[str] = field(default_factory=list)
 
     @classmethod
-    def read(cls, root: Path) -> Manifest:
+    def read(cls, root: str | Path | Storage) -> Manifest:
         """Return the manifest of `root`; an empty one for a new folder.
 
         Raises:
             TablesUnusable: it is damaged, missing, or of a later release.
         """
-        path = root / "manifest.json"
-        try:
-            text = path.read_text(encoding="utf-8")
-        except FileNotFoundError:
-            if any((root / "events").glob("v*/day=*")):
-                raise TablesUnusable(
-                    f"{path} is missing; restore it: it names the stored events, which no other file does"
-                ) from None
+        storage = opened(root)
+        head = storage.head()
+        if head is None:
             return cls()
-        return cls.parse(text, str(path), lambda found: _of_older_release(root, found))
+
+        def older(found: dict[str, Any]) -> Manifest:
+            if head.published:
+                raise TablesUnusable(f"{storage} has tables of an older release: run `spark publish` of this one")
+            return _of_older_release(storage, found)
+
+        return cls.parse(head.text, head.name, older)
 
     @classmethod
     def parse(cls, text: str, where: str, older: Callable[[dict[str, Any]], Manifest]) -> Manifest:
@@ -121,11 +115,13 @@ class Manifest:
         except TypeError as error:
             raise TablesUnusable(f"{where} has other fields ({error}); restore it: it names the stored events") from None
 
-    def write(self, root: Path) -> None:
+    def write(self, storage: Storage) -> None:
         """Replace the manifest in one step: a reader sees the old state or the new one."""
-        content = {"tables_version": TABLES_VERSION, **self.__dict__}
-        write_json(root / "versions" / f"{self.version:08}.json", content)
-        write_json(root / "manifest.json", content)
+        storage.put_manifest(self.version, self.text().encode())
+
+    def text(self) -> str:
+        """Return it as JSON."""
+        return json.dumps({"tables_version": TABLES_VERSION, **self.__dict__}, indent=1)
 
     def referenced(self) -> set[str]:
         """Return the files that count, relative to the root."""
@@ -137,7 +133,9 @@ class Manifest:
         """Return the next manifest, which has the same content so far."""
         events = {date: list(files) for date, files in self.events.items()}
         tables = {table: {date: list(files) for date, files in dates.items()} for table, dates in self.tables.items()}
-        return replace(self, version=self.version + 1, events=events, folded=dict(self.folded), tables=tables, superseded=[])
+        return replace(
+            self, version=self.version + 1, events=events, folded=dict(self.folded), tables=tables, superseded=[], forgetting=[]
+        )
 
     @property
     def built(self) -> bool:
@@ -145,13 +143,13 @@ class Manifest:
         return bool(self.tables[PARTIALS]) or not self.events
 
 
-def _of_older_release(root: Path, found: dict[str, Any]) -> Manifest:
+def _of_older_release(storage: Storage, found: dict[str, Any]) -> Manifest:
     """Return the manifest of tables of versions 1 and 2: it has their events, and no tables."""
     manifest = Manifest(version=int(found.get("version", 0)))
     for date, directory in found.get("events", {}).items():
-        manifest.events[date] = sorted(path.relative_to(root).as_posix() for path in (root / directory).glob("*.parquet"))
+        manifest.events[date] = sorted(name for name in storage.names(directory) if name.endswith(".parquet"))
     absorbed = set(found.get("absorbed", ()))
-    for batch in batches(root):
+    for batch in batches(storage):
         if batch.name not in absorbed:
             for date, files in batch.files.items():
                 manifest.events.setdefault(date, []).extend(files)
@@ -185,24 +183,23 @@ class RowBatch:
         return f"{self.run}/{self.number:08}"
 
 
-def batches(root: Path) -> list[RowBatch]:
+def batches(storage: Storage) -> list[RowBatch]:
     """Return the whole incoming batches."""
     found = []
-    for marker in sorted((root / "incoming").glob(f"*/*/{COMMITTED}")):
-        with suppress(FileNotFoundError):
-            # An aggregation may remove one meanwhile.
-            content: dict[str, Any] = json.loads(marker.read_text(encoding="utf-8"))
-            run, number = marker.parts[-3:-1]
-            found.append(RowBatch(run, int(number), content["rows"], content["files"], content.get("losses", [])))
+    for run, number, directory in storage.batch_folders():
+        content = storage.once(f"{directory}/{COMMITTED}")
+        # An aggregation may remove one meanwhile.
+        if content is not None:
+            found.append(RowBatch(run, number, content["rows"], content["files"], content.get("losses", [])))
     return found
 
 
-def new_batches(root: Path, manifest: Manifest) -> list[RowBatch]:
+def new_batches(root: str | Path | Storage, manifest: Manifest) -> list[RowBatch]:
     """Return the whole incoming batches that the tables do not contain yet."""
-    return [batch for batch in batches(root) if batch.number > manifest.folded.get(batch.run, -1)]
+    return [batch for batch in batches(opened(root)) if batch.number > manifest.folded.get(batch.run, -1)]
 
 
-def event_files(root: Path, manifest: Manifest) -> Dated:
+def event_files(root: str | Path | Storage, manifest: Manifest) -> Dated:
     """Return the files of all events there are, also of those that the tables do not contain yet."""
     found = {date: list(files) for date, files in manifest.events.items()}
     for batch in new_batches(root, manifest):
@@ -211,8 +208,8 @@ def event_files(root: Path, manifest: Manifest) -> Dated:
     return found
 
 
-def files(root: str | Path, table: str) -> list[str]:
-    """Return the Parquet files of `table` (also `losses` and `checks`) as they are now.
+def files(root: str | Path | Storage, table: str) -> list[str]:
+    """Return the Parquet files of `table` (also `losses` and `checks`) as they are now; those at a URL are URLs.
 
     For readers without Spark: `duckdb.read_parquet(files(root, "messages"))`, `pyarrow.dataset.dataset(files(...))`. The files
     stay for a quarter of an hour at least.
@@ -220,21 +217,20 @@ def files(root: str | Path, table: str) -> list[str]:
     Raises:
         TablesUnusable: there is no such table in `root`; of losses: nothing was lost.
     """
-    root = folder(root)
-    manifest = Manifest.read(root)
-    has_checks = (root / CHECKS).exists()
-    return [str(root / name) for name in names(manifest, event_files(root, manifest), table, root, has_checks=has_checks)]
+    storage = opened(root)
+    manifest = Manifest.read(storage)
+    return [f"{storage}/{name}" for name in names(storage, manifest, event_files(storage, manifest), table)]
 
 
-def names(manifest: Manifest, events: Dated, table: str, where: object, *, has_checks: bool) -> list[str]:
-    """Return the files of a table, relative to the root; arguments and errors as of `files`."""
+def names(storage: Storage, manifest: Manifest, events: Dated, table: str) -> list[str]:
+    """Return the files of a table, relative to the root; errors as of `files`."""
     if table == "checks":
-        if not has_checks:
-            raise TablesUnusable(f"{where} has no table 'checks' yet: run `celery-redis-plus spark check`")
+        if storage.size(CHECKS) is None:
+            raise TablesUnusable(f"{storage} has no table 'checks' yet: run `celery-redis-plus spark check`")
         return [CHECKS]
     if table == "losses":
         if not manifest.losses:
-            raise TablesUnusable(f"{where} has no table 'losses': nothing was lost before the last `aggregate`")
+            raise TablesUnusable(f"{storage} has no table 'losses': nothing was lost before the last `aggregate`")
         return [manifest.losses]
     if table == "events":
         dated = [events]
@@ -244,69 +240,5 @@ def names(manifest: Manifest, events: Dated, table: str, where: object, *, has_c
         raise TablesUnusable(f"there is no table {table!r}; tables: events, {', '.join(TABLES)}, losses, checks")
     found = [file for dates in dated for of_day in dates.values() for file in of_day]
     if not found:
-        raise TablesUnusable(f"{where} has no table {table!r} yet: run `celery-redis-plus spark ingest` and then `aggregate`")
+        raise TablesUnusable(f"{storage} has no table {table!r} yet: run `celery-redis-plus spark ingest` and then `aggregate`")
     return sorted(found)
-
-
-def is_url(root: str | Path) -> bool:
-    """Return whether a root is a URL, also one of which a path has left one slash."""
-    return _SCHEME.match(str(root)) is not None
-
-
-def folder(root: str | Path) -> Path:
-    """Return the folder of tables that `root` names, absolute: Java does not follow `chdir`.
-
-    Raises:
-        InvalidArgument: it is a URL, such as `s3://lake/celery`: a path of that name would be a local folder.
-    """
-    if is_url(root):
-        raise InvalidArgument(
-            f"root {str(root)!r} is not allowed; allowed: a folder, which all nodes of a cluster see. `spark publish` copies its "
-            "tables to a URL, from which `report --root` reads"
-        )
-    return Path(root).absolute()
-
-
-def folder_id(root: Path) -> str:
-    """Return what names this folder of tables, also after a move; made when first asked for."""
-    path = root / "folder.json"
-    if not path.exists():
-        write_json(path, {"id": uuid.uuid4().hex[:16]})
-    identity: str = json.loads(path.read_text(encoding="utf-8"))["id"]
-    return identity
-
-
-@contextmanager
-def locked(root: Path, lock: tuple[str, str] = TABLES_LOCK) -> Iterator[None]:
-    """Keep others that do the same work out of `root`; a killed process leaves no lock behind.
-
-    Raises:
-        TablesUnusable: another one is at work.
-    """
-    name, work = lock
-    root.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(root / name, os.O_RDWR | os.O_CREAT)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise TablesUnusable(f"another {work} runs in {root}; wait until it is done") from None
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def write_json(path: Path, content: Any) -> None:
-    """Write a file whole or not at all, also where the machine stops."""
-    write_text(path, json.dumps(content, indent=1))
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a file whole or not at all, as `write_json`."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with temporary.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyarrow import dataset, parquet
 
 from celery_redis_plus.spark.arrow_columns import ints
-from celery_redis_plus.spark.layers import LAYOUTS, Layers, new_file, read
+from celery_redis_plus.spark.layers import LAYOUTS, Layers
 from celery_redis_plus.spark.manifest import PARTIALS
 from celery_redis_plus.spark.minute_aggregates import PARTIAL_MINUTE, PER_MINUTE, combined
 from celery_redis_plus.spark.schema import MOMENT
 
 if TYPE_CHECKING:
     from datetime import date
+
+    from pyarrow import parquet
 
 
 class MinuteTables:
@@ -28,9 +28,9 @@ class MinuteTables:
     def __init__(self, layers: Layers) -> None:
         self.layers = layers
 
-    def add(self, partials: Sequence[Path]) -> list[str]:
+    def add(self, partials: Sequence[str]) -> list[str]:
         """Add partial minutes, of new events only; return the days that changed."""
-        source = dataset.dataset([str(path) for path in partials], schema=PARTIAL_MINUTE, format="parquet")
+        source = self.layers.storage.dataset(partials, PARTIAL_MINUTE)
         days = sorted(source.to_table(columns=["minute"]).column("minute").cast(pa.date32()).unique().to_pylist())
         queues, changes = [], []
         for day in days:
@@ -53,7 +53,7 @@ class MinuteTables:
         # The bounds let Parquet's statistics skip what the list does not.
         bounds = pc.min_max(minutes)
         near = (pc.field("minute") >= bounds["min"]) & (pc.field("minute") <= bounds["max"]) & pc.field("minute").isin(minutes)
-        before = read(self.layers.paths(PARTIALS, day), PARTIAL_MINUTE, near)
+        before = self.layers.read(PARTIALS, self.layers.files(PARTIALS, day), near)
         return pa.Table.from_batches(combined(iter(pa.concat_tables([before, rows]).to_batches())))
 
     def _replace(self, table: str, day: str, rows: pa.Table) -> None:
@@ -62,8 +62,8 @@ class MinuteTables:
             return
         minutes = rows.column("minute").unique()
         first, last = pc.min(minutes).as_py(), pc.max(minutes).as_py()
-        touched = [path for path in self.layers.paths(table, day) if _overlaps(path, first, last)]
-        before = read(touched, LAYOUTS[table].schema)
+        touched = self._overlapping(table, day, first, last)
+        before = self.layers.read(table, touched)
         kept = before.filter(pc.invert(pc.is_in(before.column("minute"), minutes)))
         self.layers.replace(table, day, touched, pa.concat_tables([kept, rows]))
         self.layers.tidy(table, day)
@@ -75,8 +75,8 @@ class MinuteTables:
         first = pc.min(minutes)
         kept, again = [schema.empty_table()], [rows]
         for day in sorted(day for day in layers.dated("queues") if day >= first.as_py().date().isoformat()):
-            touched = [path for path in layers.paths("queues", day) if _overlaps(path, first.as_py(), None)]
-            before = read(touched, schema)
+            touched = self._overlapping("queues", day, first.as_py(), None)
+            before = layers.read("queues", touched)
             layers.drop("queues", day, touched)
             later = pc.greater_equal(before.column("minute"), first)
             kept.append(before.filter(pc.invert(later)))
@@ -89,17 +89,20 @@ class MinuteTables:
 
     def _levels(self, changes: pa.Table) -> dict[str, int]:
         """Return the ready messages of each queue after all events, and keep them for the next time."""
-        root, manifest = self.layers.root, self.layers.manifest
-        before = parquet.read_table(root / manifest.backlogs).to_pylist() if manifest.backlogs else []
+        storage, manifest = self.layers.storage, self.layers.manifest
+        before = storage.table(manifest.backlogs).to_pylist() if manifest.backlogs else []
         levels = {row["queue"]: row["backlog"] for row in before}
         for row in changes.group_by("key").aggregate([("backlog_change", "sum")]).to_pylist():
             levels[row["key"]] = levels.get(row["key"], 0) + row["backlog_change_sum"]
-        path = new_file(root, "backlogs", manifest.version, "all")
-        path.parent.mkdir(parents=True, exist_ok=True)
         columns = {"queue": pa.array(list(levels), pa.string()), "backlog": pa.array(list(levels.values()), pa.int64())}
-        parquet.write_table(pa.table(columns), path)
-        manifest.backlogs = path.relative_to(root).as_posix()
+        manifest.backlogs = self.layers.new_file("backlogs", "all")
+        storage.write_table(manifest.backlogs, pa.table(columns))
         return levels
+
+    def _overlapping(self, table: str, day: str, first: datetime, last: datetime | None) -> list[str]:
+        """Return the files of a day that have minutes between two; None is no end."""
+        storage = self.layers.storage
+        return [file for file in self.layers.files(table, day) if _overlaps(storage.metadata(file), first, last)]
 
 
 def with_backlog(minutes: pa.Table, levels: Mapping[str, int]) -> pa.Table:
@@ -127,9 +130,8 @@ def _of_table(found: pa.Table, table: str) -> pa.Table:
     return own.append_column("date", own.column("minute").cast(pa.date32()))
 
 
-def _overlaps(path: Path, first: datetime, last: datetime | None) -> bool:
+def _overlaps(metadata: parquet.FileMetaData, first: datetime, last: datetime | None) -> bool:
     """Return whether a file has minutes between two, from its footer; None is no end."""
-    metadata = parquet.read_metadata(path)
     place = metadata.schema.to_arrow_schema().get_field_index("minute")
     for number in range(metadata.num_row_groups):
         statistics = metadata.row_group(number).column(place).statistics

@@ -1,59 +1,81 @@
-"""A published folder of tables at a URL: `s3://`, `gs://`, `abfs://` or `file://`, by pyarrow's filesystems.
+"""Tables at a URL: `s3://`, `gs://` or `abfs://`, by pyarrow's filesystems.
 
 Credentials are those that these find by themselves (environment, profile, role of the machine). A URL with a secret is refused.
+
+Objects are written once, under names that are never used again, but for those of leases, `status.json` and `checks.parquet`. A
+version of the tables is one object, a micro-batch counts by one object, and both carry the number of the lease under which they
+were written (`lease.py`):
+
+    versions/N.LEASE.json                          a manifest; the current one is the last of the last holder
+    incoming/RUN/N.LEASE.RANDOM/_committed.json    a micro-batch, with the offset at which it ends
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+import re
+import uuid
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
 from urllib.parse import urlsplit
 
 from pyarrow import fs
 
-from celery_redis_plus.errors import InvalidArgument, TablesUnusable
-from celery_redis_plus.spark.manifest import Manifest
+from celery_redis_plus.errors import InvalidArgument, ObjectStoreFailed, TablesUnusable
+from celery_redis_plus.spark.lease import Lease, Term, declared, terms
+from celery_redis_plus.spark.storage import COMMITTED, INGEST_LOCK, TABLES_LOCK, Head, Storage, published
 
-if TYPE_CHECKING:
-    from datetime import datetime
-    from pathlib import Path
+#: Objects that are kept in memory, of those that are written once.
+MOST_SEEN = 300
+SCHEMES = ("s3", "gs", "abfs", "abfss")
+_VERSION = re.compile(r"versions/(\d+)\.(\d+)\.json")
+_BATCH = re.compile(rf"incoming/([^/]+)/(\d+)\.(\d+)\.\w+/{COMMITTED}")
 
-SCHEMES = ("s3", "gs", "abfs", "abfss", "file")
-_PIECE = 8 * 1024 * 1024
 
-
-class ObjectStore:
+class ObjectStore(Storage):
     """The place that a URL names.
 
     Attributes:
-        url: the URL.
         filesystem, path: as pyarrow names it.
+        leases: those that it holds, by the name of the lock.
 
     Raises:
         InvalidArgument: the URL holds a secret, or names no place that pyarrow knows.
+        ObjectStoreFailed: the store cannot be reached.
     """
 
+    has_offsets = True
+
     def __init__(self, url: str) -> None:
-        self.url = url.rstrip("/")
-        parts = urlsplit(self.url)
+        url = url.rstrip("/")
+        parts = urlsplit(url)
         if parts.password or parts.query:
             raise InvalidArgument(
                 f"a URL of {parts.scheme}:// with a secret or a query is not allowed; give credentials by environment"
             )
-        if parts.scheme not in SCHEMES or not (parts.netloc or parts.path):
+        if parts.scheme not in SCHEMES or not parts.netloc:
             raise InvalidArgument(f"{url!r} is not allowed; allowed: a URL of {', '.join(f'{scheme}://' for scheme in SCHEMES)}")
-        self.filesystem, self.path = self._opened(parts.scheme, f"{parts.netloc}{parts.path}")
+        self.where = url
+        super().__init__(url, *self._opened(parts.scheme, f"{parts.netloc}{parts.path}"))
+        self.leases: dict[str, Lease] = {}
+        #: What objects have that are written once.
+        self._seen: dict[str, Any] = {}
 
     def _opened(self, scheme: str, path: str) -> tuple[fs.FileSystem, str]:
         endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
         with self.told():
-            if scheme == "s3" and endpoint:
-                # pyarrow does not look for it.
-                return fs.S3FileSystem(endpoint_override=endpoint), path
-            found: tuple[fs.FileSystem, str] = fs.FileSystem.from_uri(self.url)
+            if scheme == "s3":
+                # pyarrow looks neither for an endpoint nor for the region of the bucket. A small object is one request.
+                options: dict[str, Any] = {"allow_delayed_open": True}
+                if endpoint:
+                    options["endpoint_override"] = endpoint
+                elif not (os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")):
+                    options["region"] = fs.resolve_s3_region(path.partition("/")[0])
+                return fs.S3FileSystem(**options), path
+            found: tuple[fs.FileSystem, str] = fs.FileSystem.from_uri(self.where)
             return found
 
     @contextmanager
@@ -61,83 +83,171 @@ class ObjectStore:
         """Tell the store's errors in one line, with the URL.
 
         Raises:
-            TablesUnusable: the store refuses, or cannot be reached.
+            ObjectStoreFailed: the store refuses, or cannot be reached.
         """
         try:
             yield
         except FileNotFoundError:
             raise
         except (OSError, ValueError) as error:
-            raise TablesUnusable(f"{self.url}: {str(error).partition(chr(10))[0]}") from None
+            raise ObjectStoreFailed(f"{self.where}: {str(error).partition(chr(10))[0]}") from None
 
-    def place(self, name: str) -> str:
-        """Return a file's path for pyarrow."""
-        return f"{self.path}/{name}"
-
-    def names(self, under: str = "") -> dict[str, tuple[int, datetime]]:
-        """Return name -> size and time of the files under a folder."""
-        selector = fs.FileSelector(self.place(under) if under else self.path, allow_not_found=True, recursive=True)
-        with self.told():
-            found = [info for info in self.filesystem.get_file_info(selector) if info.is_file]
-        return {info.path[len(self.path) + 1 :]: (info.size, info.mtime) for info in found}
+    # ---- files
 
     def read(self, name: str) -> bytes | None:
-        """Return what a file has; None where it is not there."""
+        """Return what an object has; None where it is not there."""
         try:
-            with self.told(), self.filesystem.open_input_stream(self.place(name)) as stream:
-                content: bytes = stream.read()
-        except FileNotFoundError:
-            return None
-        return content
+            return super().read(name)
+        except ObjectStoreFailed:
+            # pyarrow asks for the size first: removed after that, the object is an error.
+            if self.size(name) is None:
+                return None
+            raise
 
     def write(self, name: str, content: bytes) -> None:
-        """Write a file whole or not at all: an object appears when it is closed, a file of this machine when it is moved."""
-        with self.told():
-            target = self._ready(name)
-            temporary = f"{target}.{os.getpid()}" if self._is_local else target
-            with self.filesystem.open_output_stream(temporary) as stream:
-                stream.write(content)
-            if self._is_local:
-                self.filesystem.move(temporary, target)
+        """Write an object, which appears when it is whole."""
+        with self.told(), self.filesystem.open_output_stream(self.place(name)) as stream:
+            stream.write(content)
 
-    def upload(self, path: Path, name: str) -> None:
-        """Copy a file of this machine. One that was not copied whole has another size."""
-        with path.open("rb") as source, self.told(), self.filesystem.open_output_stream(self._ready(name)) as stream:
-            while piece := source.read(_PIECE):
-                stream.write(piece)
+    def remove(self, names: Iterable[str]) -> None:
+        """Remove objects; those that are not there are gone already."""
+        for name in names:
+            try:
+                with self.told():
+                    self.filesystem.delete_file(self.place(name))
+            except FileNotFoundError:
+                continue
 
-    def delete(self, name: str) -> None:
-        """Remove a file."""
-        with self.told():
-            self.filesystem.delete_file(self.place(name))
+    def clear(self, under: str) -> None:
+        """Remove all objects under a name."""
+        with suppress(FileNotFoundError), self.told():
+            self.filesystem.delete_dir(self.place(under))
 
-    def manifest(self) -> Manifest:
-        """Return the manifest of the tables that are published there.
+    def prune(self, under: str) -> None:
+        """Remove what pyarrow leaves of a folder, where it has no objects any more."""
+        if not self.names(under):
+            self.clear(under)
+
+    # ---- one writer, and one step
+
+    def identity(self) -> str:
+        """Return what names these tables: one URL has one name."""
+        return hashlib.sha256(self.where.encode()).hexdigest()[:16]
+
+    @contextmanager
+    def locked(self, lock: tuple[str, str] = TABLES_LOCK) -> Iterator[None]:
+        """Keep others that do the same work out. A killed process is waited for, `lease.SILENT_S` seconds.
 
         Raises:
-            TablesUnusable: there are none, or they are of another release.
+            TablesUnusable: another one is at work; or the tables are a copy, which `spark publish` makes.
         """
-        content = self.read("manifest.json")
-        if content is None:
-            raise TablesUnusable(f"{self.url} has no tables: run `celery-redis-plus spark publish`")
+        work, words = lock
+        if self.size("folder.json") is not None:
+            raise TablesUnusable(published(self))
+        bases = {TABLES_LOCK: self._current_version, INGEST_LOCK: self.last_batch}
+        lease = Lease(self, work.strip("."), words)
+        try:
+            lease.acquire(bases.get(lock, lambda _earlier: ""))
+            self.leases[work] = lease
+            yield
+        finally:
+            self.leases.pop(work, None)
+            lease.release()
 
-        def older(_found: dict[str, Any]) -> Manifest:
-            raise TablesUnusable(f"{self.url} has tables of an older release: run `celery-redis-plus spark publish` of this one")
+    def verify(self, lock: tuple[str, str]) -> None:
+        """Make sure that what was written under a lease before this call stays.
 
-        return Manifest.parse(content.decode(), f"{self.url}/manifest.json", older)
+        Raises:
+            TablesUnusable: another process has taken over.
+        """
+        self.leases[lock[0]].verify()
 
-    def folder(self) -> str:
-        """Return the id of the folder that was published there; '' where none was."""
-        content = self.read("folder.json")
-        return "" if content is None else str(json.loads(content)["id"])
+    def head(self) -> Head | None:
+        """Return the current manifest; None where there is none."""
+        # First what is written, then who writes: a version's lease is known then.
+        versions = self._versions()
+        name = self._head_of(versions, terms(self, TABLES_LOCK[0].strip(".")))
+        if name:
+            return Head((self.read(name) or b"").decode(), f"{self.where}/{name}")
+        content = None if versions else self.read("manifest.json")
+        return None if content is None else Head(content.decode(), f"{self.where}/manifest.json", published=True)
 
-    @property
-    def _is_local(self) -> bool:
-        return bool(self.filesystem.type_name == "local")
+    def put_manifest(self, version: int, content: bytes) -> None:
+        """Let a manifest be the current one: one object."""
+        self.write(f"versions/{version:08}.{self.leases[TABLES_LOCK[0]].number:08}.json", content)
+        self.verify(TABLES_LOCK)
 
-    def _ready(self, name: str) -> str:
-        """Return the path of a file that can be written. A store has no folders."""
-        target = self.place(name)
-        if self._is_local:
-            self.filesystem.create_dir(target.rpartition("/")[0], recursive=True)
-        return target
+    def version_folder(self, version: int) -> str:
+        """Return a folder that no other holder uses."""
+        return f"v{version:08}.{self.leases[TABLES_LOCK[0]].number:08}"
+
+    def batch_folder(self, run: str, number: int) -> str:
+        """Return a new place for an attempt to store a micro-batch: what an earlier one writes late counts for nothing."""
+        return f"incoming/{run}/{number:08}.{self.leases[INGEST_LOCK[0]].number:08}.{uuid.uuid4().hex}"
+
+    def batch_folders(self) -> list[tuple[str, int, str]]:
+        """Return run, number and folder of the micro-batches that are whole, in their order.
+
+        Those of a holder that has just been replaced are left out until the next one has noted which of them count.
+        """
+        markers = self._markers()
+        latest, unsettled = declared(terms(self, INGEST_LOCK[0].strip(".")))
+        return [] if unsettled else self._counting(markers, latest)
+
+    def once(self, name: str) -> Any:
+        """Return what an object has, as JSON, that is written once; None where it is not there."""
+        if name not in self._seen:
+            content = self.read(name)
+            if not content:
+                return None
+            self._seen[name] = json.loads(content)
+            if len(self._seen) > MOST_SEEN:
+                del self._seen[next(iter(self._seen))]
+        return self._seen[name]
+
+    # ---- what counts
+
+    def _versions(self) -> dict[str, tuple[int, int]]:
+        """Return manifests -> (lease, version)."""
+        found = {}
+        for name, (size, _) in self.names("versions").items():
+            match = _VERSION.fullmatch(name)
+            if match and size:
+                found[name] = (int(match[2]), int(match[1]))
+        return found
+
+    def _head_of(self, versions: dict[str, tuple[int, int]], held: list[Term]) -> str:
+        latest, _ = declared(held)
+        if latest is None:
+            return ""
+        own = [name for name, (lease, _) in versions.items() if lease == latest.number]
+        return max(own, key=lambda name: versions[name], default=str(latest.base))
+
+    def _current_version(self, earlier: list[Term]) -> str:
+        return self._head_of(self._versions(), earlier)
+
+    def _markers(self) -> list[tuple[str, int, int, str]]:
+        """Return run, number, lease and folder of each micro-batch that was ever whole."""
+        found = []
+        for name, (size, _) in self.names("incoming").items():
+            match = _BATCH.fullmatch(name)
+            if match and size:
+                found.append((match[1], int(match[2]), int(match[3]), name.rpartition("/")[0]))
+        return found
+
+    @staticmethod
+    def _counting(markers: list[tuple[str, int, int, str]], latest: Term | None) -> list[tuple[str, int, str]]:
+        if latest is None:
+            return []
+        chosen: dict[tuple[str, int], tuple[int, str]] = {}
+        for run, number, lease, folder in markers:
+            counts = lease == latest.number or (lease < latest.number and number <= latest.base)
+            if counts and chosen.get((run, number), (0, ""))[0] < lease:
+                chosen[run, number] = (lease, folder)
+        return [(run, number, folder) for (run, number), (_, folder) in sorted(chosen.items())]
+
+    def last_batch(self, earlier: list[Term]) -> int:
+        """Return the number of the last micro-batch that counts, of earlier holders; -1 is none."""
+        latest, _ = declared(earlier)
+        found = [number for _, number, _ in self._counting(self._markers(), latest)]
+        return max([-1 if latest is None else latest.base, *found])

@@ -1,29 +1,26 @@
 """Publishes a folder of tables at a URL: readers there see one version of all tables, whole.
 
-The folder itself stays on this machine: its locks, and the one step in which several tables change, need a filesystem. A
-publication copies the files that a version names, then replaces one manifest. It may be killed at any moment.
+The folder itself stays where it is. A publication copies the files that a version names, then replaces one manifest. It may be
+killed at any moment.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import time
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from celery_redis_plus.errors import TablesUnusable
-from celery_redis_plus.spark.leftovers import KEPT_S
-from celery_redis_plus.spark.manifest import (
-    CHECKS,
-    PUBLICATION_LOCK,
-    TABLES_VERSION,
-    Manifest,
-    folder,
-    folder_id,
-    locked,
-)
-from celery_redis_plus.spark.object_store import ObjectStore
+from celery_redis_plus.spark.folder import TablesFolder
+from celery_redis_plus.spark.leftovers import KEPT_S, kept_versions
+from celery_redis_plus.spark.manifest import CHECKS, Manifest
+from celery_redis_plus.spark.roots import folder_of, opened
+from celery_redis_plus.spark.storage import PUBLICATION_LOCK
+
+if TYPE_CHECKING:
+    from celery_redis_plus.spark.storage import Storage
 
 #: So often an aggregation may replace a version while it is copied.
 ATTEMPTS = 5
@@ -57,61 +54,47 @@ def publish(root: str | Path, url: str) -> Published:
         TablesUnusable: there are no tables, another publication runs, or the place has those of another folder.
         InvalidArgument: the URL names no place.
     """
-    root, store = folder(root), ObjectStore(url)
-    with locked(root, PUBLICATION_LOCK):
-        own, there = folder_id(root), store.folder()
-        if there not in {"", own}:
-            raise TablesUnusable(f"{store.url} has the tables of another folder; name another place, or remove them")
-        store.write("folder.json", json.dumps({"id": own}).encode())
-        manifest, copied, size = _copied(root, store)
+    folder, store = TablesFolder(folder_of(root, "its tables are at a URL already")), opened(url)
+    with folder.locked(PUBLICATION_LOCK):
+        own, there = folder.identity(), json.loads(store.read("folder.json") or b"{}")
+        if there not in ({}, {"id": own, "published": True}) or (not there and store.head() is not None):
+            raise TablesUnusable(f"{store} has other tables; name another place, or remove them")
+        store.write("folder.json", json.dumps({"id": own, "published": True}).encode())
+        manifest, copied, size = _copied(folder, store)
         manifest.superseded = []
-        content = json.dumps({"tables_version": TABLES_VERSION, **manifest.__dict__}).encode()
-        if (root / CHECKS).exists():
-            store.write(CHECKS, (root / CHECKS).read_bytes())
+        content = manifest.text().encode()
+        if (checks := folder.read(CHECKS)) is not None:
+            store.write(CHECKS, checks)
         store.write(f"versions/{manifest.version:08}.json", content)
         store.write("manifest.json", content)
         return Published(manifest.version, copied, size, _remove_old(store, manifest))
 
 
-def _copied(root: Path, store: ObjectStore) -> tuple[Manifest, int, int]:
+def _copied(folder: TablesFolder, store: Storage) -> tuple[Manifest, int, int]:
     """Copy the files of the current version that are not there; return it, and how many and how large they were."""
     copied = size = 0
     for _ in range(ATTEMPTS):
-        manifest = Manifest.read(root)
+        manifest = Manifest.read(folder)
         if not manifest.folded or not manifest.built:
-            raise TablesUnusable(f"{root} has no tables yet: run `celery-redis-plus spark ingest` and then `aggregate`")
+            raise TablesUnusable(f"{folder} has no tables yet: run `celery-redis-plus spark ingest` and then `aggregate`")
         there = store.names()
         try:
             for name in sorted(manifest.referenced().difference(manifest.superseded)):
-                expected = (root / name).stat().st_size
+                expected = (folder.root / name).stat().st_size
                 if there.get(name, (-1,))[0] != expected:
-                    store.upload(root / name, name)
+                    store.upload(folder.root / name, name)
                     copied, size = copied + 1, size + expected
         except FileNotFoundError:
             # A later version has replaced it, and it took more than a quarter of an hour.
             continue
         return manifest, copied, size
-    raise TablesUnusable(f"{root} changes faster than {store.url} takes it; publish less often, or over a faster line")
+    raise TablesUnusable(f"{folder} changes faster than {store} takes it; publish less often, or over a faster line")
 
 
-def _remove_old(store: ObjectStore, current: Manifest) -> int:
+def _remove_old(store: Storage, current: Manifest) -> int:
     """Remove the files that no version of the last quarter of an hour names; return how many."""
-    kept = current.referenced().union(*(version.referenced() for version in _kept_versions(store)))
+    versions = kept_versions(store, current.version, time.time() - KEPT_S)
+    kept = current.referenced().union(*(version.referenced() for version in versions))
     gone = [name for name in store.names() if name.endswith(".parquet") and name not in kept and name != CHECKS]
-    for name in gone:
-        store.delete(name)
+    store.remove(gone)
     return len(gone)
-
-
-def _kept_versions(store: ObjectStore) -> Iterator[Manifest]:
-    """Yield the versions of the last quarter of an hour, and remove older ones."""
-    versions = sorted(store.names("versions").items())
-    since = datetime.now(UTC) - timedelta(seconds=KEPT_S)
-    for place, (name, _) in enumerate(versions):
-        # It is over when the next one begins.
-        if place + 1 < len(versions) and versions[place + 1][1][1] < since:
-            store.delete(name)
-            continue
-        content = json.loads(store.read(name) or b"{}")
-        if content.pop("tables_version", None) == TABLES_VERSION:
-            yield Manifest(**content)

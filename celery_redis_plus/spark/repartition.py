@@ -11,18 +11,19 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-from pyarrow import dataset, parquet
 
 from celery_redis_plus.event_log.batches import arrow_schema
 from celery_redis_plus.spark.message_timelines import EVENT_COLUMNS_READ
+from celery_redis_plus.spark.roots import of_task
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+    from celery_redis_plus.spark.storage import Storage
 
 #: Events that one task traces at once, in memory: about 100 MB.
 EVENTS_A_TASK = 250_000
@@ -43,30 +44,32 @@ class FileShare:
     """The buckets that the events of a file go to.
 
     Attributes:
-        path: the file; its events are of one day of publishing.
+        root: the folder of the tables, or their URL.
+        file: its name; its events are of one day of publishing.
         first, buckets: the buckets of that day.
     """
 
-    path: str
+    root: str
+    file: str
     first: int
     buckets: int
 
 
-def by_message(spark: SparkSession, files: Mapping[str, Sequence[Path]], parallelism: int) -> DataFrame:
+def by_message(spark: SparkSession, storage: Storage, files: Mapping[str, Sequence[str]], parallelism: int) -> DataFrame:
     """Return the events of `files` (by day of publishing) packed, all those of a message in one partition.
 
     `unpacked` reads them. A partition has events of one day of publishing, or of several small ones.
     """
-    file_shares, tasks = file_shares_of(files, _rows(files), parallelism)
+    file_shares, tasks = file_shares_of(storage.where, files, _rows(storage, files), parallelism)
     readers = max(1, min(len(file_shares), max(parallelism, tasks)))
     shares = [file_shares[number::readers] for number in range(readers)]
     read = spark.range(0, readers, 1, readers).mapInArrow(partial(_pack, shares=shares), "bucket int, packed binary")
     return read.repartitionById(tasks, "bucket")
 
 
-def in_this_process(files: Mapping[str, Sequence[Path]]) -> Iterator[pa.Table]:
+def in_this_process(storage: Storage, files: Mapping[str, Sequence[str]]) -> Iterator[pa.Table]:
     """Yield the same partitions as `by_message`, without Spark: all events are in memory then."""
-    file_shares, count = file_shares_of(files, _rows(files), 1)
+    file_shares, count = file_shares_of(storage.where, files, _rows(storage, files), 1)
     buckets: list[list[pa.RecordBatch]] = [[] for _ in range(count)]
     for file_share in file_shares:
         for number, events in _divided(file_share):
@@ -76,20 +79,25 @@ def in_this_process(files: Mapping[str, Sequence[Path]]) -> Iterator[pa.Table]:
         yield pa.Table.from_batches(batches, schema=OPEN_SCHEMA)
 
 
-def in_portions(files: Mapping[str, Sequence[Path]], most: int = EVENTS_IN_MEMORY) -> Iterator[pa.Table]:
+def in_portions(
+    storage: Storage, files: Mapping[str, Sequence[str]], most: int = EVENTS_IN_MEMORY
+) -> Iterator[pa.Table]:  # fmt: skip
     """Yield all events of some messages at a time, about `most`; a day that has more is read several times."""
-    for date, paths in sorted(files.items()):
-        count = max(1, -(-sum(_rows({date: paths}).values()) // most))
+    for date, of_day in sorted(files.items()):
+        count = max(1, -(-sum(_rows(storage, {date: of_day}).values()) // most))
+        shares = [FileShare(storage.where, file, 0, count) for file in of_day]
         for wanted in range(count):
-            parts = [events for path in paths for number, events in _divided(FileShare(str(path), 0, count)) if number == wanted]
+            parts = [events for share in shares for number, events in _divided(share) if number == wanted]
             yield pa.Table.from_batches(parts, schema=OPEN_SCHEMA)
 
 
-def _rows(files: Mapping[str, Sequence[Path]]) -> dict[str, int]:
-    return {day: sum(parquet.read_metadata(path).num_rows for path in paths) for day, paths in files.items()}
+def _rows(storage: Storage, files: Mapping[str, Sequence[str]]) -> dict[str, int]:
+    return {day: sum(map(storage.row_count, of_day)) for day, of_day in files.items()}
 
 
-def file_shares_of(files: Mapping[str, Sequence[Path]], rows: Mapping[str, int], parallelism: int) -> tuple[list[FileShare], int]:
+def file_shares_of(
+    root: str, files: Mapping[str, Sequence[str]], rows: Mapping[str, int], parallelism: int
+) -> tuple[list[FileShare], int]:
     """Return where the events of each file go, and how many buckets there are: several for a big day, one for some small days."""
     total = sum(rows.values())
     # All of the last tasks at once, too.
@@ -101,7 +109,7 @@ def file_shares_of(files: Mapping[str, Sequence[Path]], rows: Mapping[str, int],
         if filled + rows[day] > size:
             first, filled = used, 0
         buckets = max(1, -(-rows[day] // size))
-        file_shares += [FileShare(str(path), first, buckets) for path in files[day]]
+        file_shares += [FileShare(root, file, first, buckets) for file in files[day]]
         filled += rows[day]
         used = first + buckets
     return file_shares, max(1, used)
@@ -125,7 +133,7 @@ def _pack(batches: Iterator[pa.RecordBatch], *, shares: list[list[FileShare]]) -
 
 def _divided(file_share: FileShare) -> Iterator[tuple[int, pa.RecordBatch]]:
     """Yield the events of a file by bucket."""
-    events = dataset.dataset(file_share.path, schema=OPEN_SCHEMA, format="parquet")
+    events = of_task(file_share.root).dataset([file_share.file], OPEN_SCHEMA)
     for batch in events.to_batches(use_threads=False, batch_readahead=1, fragment_readahead=1):
         if not batch.num_rows:
             continue
@@ -157,11 +165,11 @@ def _hashes(column: Any) -> Any:
     return hash_array(column.to_numpy(zero_copy_only=False), categorize=False)
 
 
-def newest_of(files: Iterable[Path]) -> int:
+def newest_of(storage: Storage, files: Iterable[str]) -> int:
     """Return the time of the newest event in files, µs, from their footers; 0 where these do not tell."""
     newest = 0
-    for path in files:
-        metadata = parquet.read_metadata(path)
+    for file in files:
+        metadata = storage.metadata(file)
         place = metadata.schema.to_arrow_schema().get_field_index("ts")
         for number in range(metadata.num_row_groups):
             statistics = metadata.row_group(number).column(place).statistics

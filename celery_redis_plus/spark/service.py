@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from celery_redis_plus.errors import CeleryRedisPlusError
@@ -22,11 +21,15 @@ from celery_redis_plus.spark.health import Health
 from celery_redis_plus.spark.incoming import waiting
 from celery_redis_plus.spark.lag import Lag, Source, lag_of
 from celery_redis_plus.spark.losses import HARMLESS, noted
-from celery_redis_plus.spark.manifest import Manifest, write_json
+from celery_redis_plus.spark.manifest import Manifest
 from celery_redis_plus.spark.repartition import EVENTS_IN_MEMORY
+from celery_redis_plus.spark.roots import opened
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from celery_redis_plus.spark.ingest_process import IngestProcess
+    from celery_redis_plus.spark.storage import Storage
 
 #: Seconds between two looks at ingest, and at a signal to end.
 POLL_S = 0.5
@@ -40,7 +43,7 @@ class Service:
     """Keeps a folder of tables up to date.
 
     Args:
-        root: the folder.
+        root: the folder, or the URL.
         source: whose events.
         ingest: stores them.
         fresh_s: seconds between two aggregations.
@@ -50,7 +53,7 @@ class Service:
 
     def __init__(
         self,
-        root: Path,
+        root: str | Path | Storage,
         source: Source,
         ingest: IngestProcess,
         *,
@@ -58,7 +61,7 @@ class Service:
         say: Callable[[str], None],
         kept_s: float | None = None,
     ) -> None:
-        self.root = root
+        self.storage = opened(root)
         self.health = Health(wanted_s=fresh_s)
         self._source = source
         self._ingest = ingest
@@ -85,7 +88,7 @@ class Service:
                     line_at, told = now + LINE_EVERY_S, self.health.events
                 if now >= compaction_at:
                     with suppress(CeleryRedisPlusError):
-                        compact(self.root, kept_s=self._kept_s)
+                        compact(self.storage, kept_s=self._kept_s)
                     compaction_at = now + COMPACT_EVERY_S
                 stop.wait(POLL_S)
         finally:
@@ -96,7 +99,7 @@ class Service:
         """Bring the tables up to date, and look how things are. The folder may be used by somebody else for a while."""
         error, events, began = "", 0, time.monotonic()
         try:
-            while new := fold(self.root, most=EVENTS_IN_MEMORY, kept_s=self._kept_s).events:
+            while new := fold(self.storage, most=EVENTS_IN_MEMORY, kept_s=self._kept_s).events:
                 events += new
                 if stop.is_set():
                     break
@@ -106,21 +109,21 @@ class Service:
         self._look(error, events, time.monotonic() - began)
 
     def _look(self, error: str, events: int, fold_s: float) -> None:
-        manifest = Manifest.read(self.root)
+        manifest = Manifest.read(self.storage)
         lag: Lag | None = None
         with suppress(CeleryRedisPlusError):
             lag = lag_of(self._source)
         unreadable = dict.fromkeys(self.health.unreadable) if lag is None else lag.unreadable
         if new := [queue for queue in unreadable if queue not in self.health.unreadable]:
             self._say(f"the events of {', '.join(map(repr, new))} cannot be read, others are: {unreadable[new[0]]}")
-        stored = waiting(self.root, manifest)
+        stored = waiting(self.storage, manifest)
         now = time.time()
         if lag is not None and not any(lag.events.values()) and not stored.batches:
             self._complete_at = now
         # What is missing is younger than what is there, and than the last time at which nothing was missing.
         ages = [now - at for at in (manifest.newest_us / 1e6, self._complete_at) if at]
         losses: Counter[str] = Counter()
-        for loss in noted(self.root, manifest):
+        for loss in noted(self.storage, manifest):
             if loss.why not in HARMLESS:
                 losses[loss.why] += loss.count
         self.health = replace(
@@ -140,4 +143,4 @@ class Service:
             version=manifest.version,
             error=error,
         )
-        write_json(self.root / "status.json", self.health.status())
+        self.storage.write_json("status.json", self.health.status())

@@ -9,18 +9,20 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyarrow import dataset, parquet
 
 from celery_redis_plus.errors import TablesUnusable
 from celery_redis_plus.spark.layers import EVENTS, LAYOUTS
 from celery_redis_plus.spark.losses import LOSS_COLUMNS
-from celery_redis_plus.spark.manifest import CHECKS, UNFINISHED, Manifest, event_files, folder, is_url, names
-from celery_redis_plus.spark.object_store import ObjectStore
+from celery_redis_plus.spark.manifest import CHECKS, UNFINISHED, Manifest, event_files, names
+from celery_redis_plus.spark.roots import opened
 from celery_redis_plus.spark.schema import arrow
 
 if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import NDArray
+    from pyarrow import dataset
+
+    from celery_redis_plus.spark.storage import Storage
 
 #: From the first to the last day, as the names of folders are ordered.
 EVERY_DAY = ("", "~")
@@ -32,24 +34,18 @@ class Snapshot:
     Their files stay for a quarter of an hour, also where an aggregation replaces them meanwhile.
 
     Args:
-        root: the folder, or the URL at which it is published.
+        root: the folder, or the URL.
 
     Raises:
         TablesUnusable: there are none yet.
     """
 
-    def __init__(self, root: str | Path) -> None:
-        self._store = ObjectStore(str(root)) if is_url(root) else None
-        if self._store is not None:
-            self._where: str | Path = self._store.url
-            self.manifest = self._store.manifest()
-            self._events = self.manifest.events
-            return
-        self._where = path = folder(root)
-        self.manifest = Manifest.read(path)
-        self._events = event_files(path, self.manifest)
+    def __init__(self, root: str | Path | Storage) -> None:
+        self.storage = opened(root)
+        self.manifest = Manifest.read(self.storage)
+        self._events = event_files(self.storage, self.manifest)
         if not self.manifest.folded or not self.manifest.built:
-            raise TablesUnusable(f"{path} has no tables yet: run `celery-redis-plus spark ingest` and then `aggregate`")
+            raise TablesUnusable(f"{self.storage} has no tables yet: run `celery-redis-plus spark ingest` and then `aggregate`")
 
     def files(self, table: str) -> list[str]:
         """Return the Parquet files of a table, as `manifest.files` does; those at a URL are URLs.
@@ -57,9 +53,7 @@ class Snapshot:
         Raises:
             TablesUnusable: there is no such table.
         """
-        has_checks = (Path(self._where) / CHECKS).exists() if self._store is None else CHECKS in self._store.names()
-        found = names(self.manifest, self._events, table, self._where, has_checks=has_checks)
-        return [f"{self._where}/{name}" for name in found]
+        return [f"{self.storage}/{name}" for name in names(self.storage, self.manifest, self._events, table)]
 
     def checks(self) -> pa.Table | None:
         """Return what the last check has found; None where there was none."""
@@ -67,7 +61,7 @@ class Snapshot:
             self.files("checks")
         except TablesUnusable:
             return None
-        return self._read(CHECKS)
+        return self.storage.table(CHECKS)
 
     def read(
         self,
@@ -103,25 +97,22 @@ class Snapshot:
         self, table: str, columns: Sequence[str], wanted: dataset.Expression | None = None, days: tuple[str, str] = EVERY_DAY
     ) -> Iterator[pa.RecordBatch]:
         """Yield the same by portions, as they are in the files."""
-        places = [self._place(name) for name in self._names(table, days)]
-        if places:
-            filesystem = self._store and self._store.filesystem
-            source = dataset.dataset(places, schema=LAYOUTS[table].schema, format="parquet", filesystem=filesystem)
+        if found := self._names(table, days):
+            source = self.storage.dataset(found, LAYOUTS[table].schema)
             for batch in source.to_batches(columns=list(columns), filter=wanted):
                 if batch.num_rows:
                     yield batch
+
+    def dataset(self, table: str) -> dataset.Dataset | None:
+        """Return all files of a table as one data set; None where it has none."""
+        found = self._names(table, EVERY_DAY)
+        return self.storage.dataset(found, LAYOUTS[table].schema) if found else None
 
     def losses(self) -> pa.Table:
         """Return the table `losses`."""
         if not self.manifest.losses:
             return arrow(LOSS_COLUMNS).empty_table()
-        return self._read(self.manifest.losses).cast(arrow(LOSS_COLUMNS))
-
-    def _read(self, name: str) -> pa.Table:
-        return parquet.read_table(self._place(name), filesystem=self._store and self._store.filesystem, partitioning=None)
-
-    def _place(self, name: str) -> str:
-        return f"{self._where}/{name}" if self._store is None else self._store.place(name)
+        return self.storage.table(self.manifest.losses).cast(arrow(LOSS_COLUMNS))
 
     def _names(self, table: str, days: tuple[str, str]) -> list[str]:
         manifest = self.manifest

@@ -14,14 +14,17 @@ import pyarrow as pa
 from celery_redis_plus.spark.checks import Problems, problems
 from celery_redis_plus.spark.fold import Folded, Place, Written, fold, trace
 from celery_redis_plus.spark.losses import LOSS_DDL
-from celery_redis_plus.spark.manifest import TABLES, UNFINISHED, Manifest, files, folder
+from celery_redis_plus.spark.manifest import TABLES, UNFINISHED, Manifest, files
 from celery_redis_plus.spark.message_timelines import MESSAGE_DDL
 from celery_redis_plus.spark.minute_aggregates import minute_ddl
 from celery_redis_plus.spark.repartition import by_message, unpacked
+from celery_redis_plus.spark.roots import NO_JAVA_READER, folder_of, of_task
 from celery_redis_plus.spark.schema import EVENTS_DDL, arrow, ddl
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+    from celery_redis_plus.spark.storage import Storage
 
 __all__ = ["aggregate", "files", "inspect", "read"]
 
@@ -34,8 +37,9 @@ def read(spark: SparkSession, root: str | Path, table: str) -> DataFrame:
 
     Raises:
         TablesUnusable: `root` has no such table yet.
+        InvalidArgument: `root` is a URL.
     """
-    root = folder(root)
+    root = folder_of(root, NO_JAVA_READER)
     manifest = Manifest.read(root)
     schema = {"losses": LOSS_DDL, "messages": MESSAGE_DDL, "events": f"{EVENTS_DDL}, `date` date"}.get(table) or minute_ddl(table)
     if table == "losses":
@@ -48,7 +52,7 @@ def read(spark: SparkSession, root: str | Path, table: str) -> DataFrame:
 
 
 def aggregate(
-    spark: SparkSession, root: str | Path, *, rebuild: bool = False, kept_s: float | None = None
+    spark: SparkSession, root: str | Path | Storage, *, rebuild: bool = False, kept_s: float | None = None
 ) -> Folded:  # fmt: skip
     """Bring the tables up to date with `events`, as `fold` does, with Spark's tasks.
 
@@ -58,16 +62,16 @@ def aggregate(
     return fold(root, partial(_trace, spark), rebuild=rebuild, kept_s=kept_s)
 
 
-def _trace(spark: SparkSession, files: Mapping[str, Sequence[Path]], place: Place) -> Iterable[Written]:
+def _trace(spark: SparkSession, files: Mapping[str, Sequence[str]], place: Place) -> Iterable[Written]:
     """Trace messages. The tasks write the files: to hand messages to Spark as rows took several times as long as all the rest."""
-    packed = by_message(spark, files, spark.sparkContext.defaultParallelism)
+    packed = by_message(spark, of_task(place.root), files, spark.sparkContext.defaultParallelism)
     rows = packed.mapInArrow(partial(_trace_partition, place=place), ddl(_WRITTEN)).select(*_WRITTEN).collect()
     return [Written(**row.asDict()) for row in rows]
 
 
-def inspect(spark: SparkSession, files: Mapping[str, Sequence[Path]]) -> Iterator[Problems]:
+def inspect(spark: SparkSession, storage: Storage, files: Mapping[str, Sequence[str]]) -> Iterator[Problems]:
     """Count the problems of events as `checks.inspect_here` does, in Spark's tasks."""
-    packed = by_message(spark, files, spark.sparkContext.defaultParallelism)
+    packed = by_message(spark, storage, files, spark.sparkContext.defaultParallelism)
     for row in packed.mapInArrow(_inspect_partition, ddl(_PROBLEMS)).select(*_PROBLEMS).collect():
         yield Counter({(row["queue"], row["problem"]): row["count"]})
 

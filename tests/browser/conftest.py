@@ -36,7 +36,7 @@ FLOOD, DEAD = 300, 12
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--write-screenshots", action="store_true", help="write the screenshots of docs/web.md")
+    parser.addoption("--write-screenshots", action="store_true", help="write the screenshots of docs/web.md and docs/spark.md")
 
 
 @pytest.fixture(scope="session")

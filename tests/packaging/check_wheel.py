@@ -18,6 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 WEB = ROOT / "celery_redis_plus/cli/web"
 WEB_FILES = {path.relative_to(ROOT).as_posix() for folder in ("templates", "static") for path in (WEB / folder).iterdir()}
+SQL_FILES = {path.relative_to(ROOT).as_posix() for path in (ROOT / "celery_redis_plus/spark/sql").iterdir()}
 #: The package and the distribution's metadata: no other top-level module.
 OURS = ("celery_redis_plus/", "redisplus_celery-")
 SCRIPTS = {path.relative_to(ROOT / "lua").as_posix() for path in (ROOT / "lua").rglob("*.lua")}
@@ -44,10 +45,12 @@ def build(directory: Path) -> Path:
         names = {name.partition("/")[2] for name in archive.getnames()}
         require({f"lua/{name}" for name in SCRIPTS} <= names, f"{sdist.name} lacks Lua scripts")
         require(names >= WEB_FILES, f"{sdist.name} lacks files of the web page")
+        require(names >= SQL_FILES, f"{sdist.name} lacks views")
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
         require({f"celery_redis_plus/lua/{name}" for name in SCRIPTS} <= names, f"{wheel.name} lacks Lua scripts")
         require(names >= WEB_FILES, f"{wheel.name} lacks files of the web page")
+        require(names >= SQL_FILES, f"{wheel.name} lacks views")
         foreign = {name for name in names if not name.startswith(OURS)}
         require(not foreign, f"{wheel.name} installs what is not ours: {sorted(foreign)}")
         (metadata,) = (archive.read(name).decode() for name in names if name.endswith("/METADATA"))

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.support.s3 import S3
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -70,6 +72,25 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     )
     yield started
     started.stop()
+
+
+@pytest.fixture
+def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3]:
+    """A server of S3's interface, which this process' environment names."""
+    server = S3()
+    for name, value in server.env.items():
+        monkeypatch.setenv(name, value)
+    yield server
+    server.stop()
+
+
+@pytest.fixture(params=["file", "s3"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A URL of a place that is empty."""
+    if request.param == "file":
+        return f"file://{tmp_path}/lake/celery"
+    found: S3 = request.getfixturevalue("s3")
+    return found.url
 
 
 @pytest.fixture

@@ -29,7 +29,8 @@ from celery_redis_plus.spark.fold import fold
 from celery_redis_plus.spark.incoming import waiting
 from celery_redis_plus.spark.layers import EVENTS, LAYOUTS
 from celery_redis_plus.spark.losses import TRIMMED, noted
-from celery_redis_plus.spark.manifest import COMMITTED, Manifest, files, new_batches
+from celery_redis_plus.spark.manifest import Manifest, files, new_batches
+from celery_redis_plus.spark.storage import COMMITTED
 from tests.support.event_streams import START_MS, add_events, lives
 from tests.support.servers import new_server
 from tests.support.spark_jobs import Job

@@ -17,7 +17,8 @@ from pyarrow import parquet
 from celery_redis_plus.errors import InvalidArgument
 from celery_redis_plus.keys import Keys
 from celery_redis_plus.spark import checks, ingest, job_arguments, leftovers, losses, tables
-from celery_redis_plus.spark.manifest import COMMITTED, files, write_json
+from celery_redis_plus.spark.manifest import files
+from celery_redis_plus.spark.storage import COMMITTED
 from tests.support.event_streams import START_MS, add_events, lives
 
 LIVES = lives(300)
@@ -85,7 +86,7 @@ def test_an_event_that_is_missing_or_twice_is_found(root, load, wrong, redis_cli
     rows = rewrite(path, lambda table: table.filter(pc.not_equal(table.column("n"), 10)))
     marker = path.parent.parent / COMMITTED
     assert wrong(skip=["steps", "sums"]) == [("files", str(marker.parent.relative_to(root / "incoming")), 1)]
-    write_json(marker, json.loads(marker.read_text(encoding="utf-8")) | {"rows": rows})
+    marker.write_text(json.dumps(json.loads(marker.read_text(encoding="utf-8")) | {"rows": rows}), encoding="utf-8")
     assert wrong(skip=["steps", "sums"]) == [("numbers", f"celery {START_MS}", 1)]
     assert ("sums", "events", 1) in wrong(skip=["steps"])
 
@@ -156,5 +157,6 @@ def test_a_loss_without_events_behind_it_explains_no_gap_before(root, load, wron
     load()
     (marker,) = (root / "incoming").glob(f"*/*/{COMMITTED}")
     loss = losses.Loss("celery", losses.TRIMMED, START_MS, len(LIVES) + 1, len(LIVES) + 5, 5, None, 1, 1)
-    write_json(marker, json.loads(marker.read_text(encoding="utf-8")) | {"losses": [asdict(loss)]})
+    content = json.loads(marker.read_text(encoding="utf-8")) | {"losses": [asdict(loss)]}
+    marker.write_text(json.dumps(content), encoding="utf-8")
     assert wrong(skip=["losses"]) == []

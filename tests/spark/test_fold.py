@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from pathlib import Path
 
@@ -14,7 +15,6 @@ from pyarrow import dataset, parquet
 from celery_redis_plus.events import Event
 from celery_redis_plus.spark import fold as fold_module
 from celery_redis_plus.spark import leftovers
-from celery_redis_plus.spark import manifest as manifest_module
 from celery_redis_plus.spark.compaction import compact
 from celery_redis_plus.spark.fold import fold
 from celery_redis_plus.spark.manifest import OPEN, TABLES, Manifest, files
@@ -148,7 +148,7 @@ def test_a_fold_reads_the_news_and_the_open_messages_of_their_days_only(stored, 
     tracer = fold_module.trace_here
 
     def counted(inputs, place):
-        read.append(sum(parquet.read_metadata(path).num_rows for paths in inputs.values() for path in paths))
+        read.append(sum(parquet.read_metadata(root / file).num_rows for files in inputs.values() for file in files))
         return tracer(inputs, place)
 
     stored.add({"celery": [event for place in range(3) for event in message(start + 6 * DAY_US - 30_000_000 + place)]})
@@ -280,7 +280,7 @@ def test_tables_of_an_older_release_are_made_anew_with_all_of_their_events(store
         "losses": "",
         "counted": [],
     }
-    manifest_module.write_json(root / "manifest.json", old)
+    (root / "manifest.json").write_text(json.dumps(old), encoding="utf-8")
 
     fold(root)
 

@@ -18,7 +18,9 @@ from celery_redis_plus.event_log.stream import EventLog
 from celery_redis_plus.keys import Keys
 from celery_redis_plus.spark import jobs, tables
 from celery_redis_plus.spark.job_arguments import add_arguments
-from celery_redis_plus.spark.manifest import INGEST_LOCK, RUN_LOCK, TABLES_VERSION, files, locked
+from celery_redis_plus.spark.manifest import TABLES_VERSION, files
+from celery_redis_plus.spark.roots import opened
+from celery_redis_plus.spark.storage import INGEST_LOCK, RUN_LOCK
 from tests.support.event_streams import START_MS, add_events, lives
 
 LIVES = lives(1500)
@@ -45,7 +47,7 @@ def job(spark, monkeypatch, tmp_path):
         parser = argparse.ArgumentParser()
         add_arguments(parser)
         said = []
-        assert jobs.run(parser.parse_args([*words, "--root", root if "://" in root else str(tmp_path / root)]), said.append) == 0
+        assert jobs.run(parser.parse_args([*words, "--root", root if ":/" in root else str(tmp_path / root)]), said.append) == 0
         return "\n".join(said)
 
     return run
@@ -111,7 +113,7 @@ def test_what_was_trimmed_before_the_first_ingest_is_told_by_the_job_and_the_rep
 def test_a_second_ingest_on_a_folder_is_refused(job, redis_client, broker_url, tmp_path):
     add_events(redis_client, "celery", LIVES[:100])
     with (
-        locked(tmp_path / "tables", INGEST_LOCK),
+        opened(tmp_path / "tables").locked(INGEST_LOCK),
         pytest.raises(TablesUnusable, match=r"another ingest runs in .*tables; wait until it is done"),
     ):
         job("ingest", "--url", broker_url, "--master", "", "--once")
@@ -119,7 +121,7 @@ def test_a_second_ingest_on_a_folder_is_refused(job, redis_client, broker_url, t
 
 def test_a_second_service_on_a_folder_is_refused(job, redis_client, broker_url, tmp_path):
     add_events(redis_client, "celery", LIVES[:100])
-    with locked(tmp_path / "tables", RUN_LOCK), pytest.raises(TablesUnusable, match="another service runs"):
+    with opened(tmp_path / "tables").locked(RUN_LOCK), pytest.raises(TablesUnusable, match="another service runs"):
         job("run", "--url", broker_url)
 
 
@@ -136,11 +138,11 @@ def test_two_folders_have_readers_of_their_own_and_a_name_belongs_to_one(job, re
         job(*line, "--reader", "mine", root="fourth")
 
 
-@pytest.mark.parametrize("root", ["s3://lake/celery", "gs://lake", "file:///tables"])
-def test_a_root_with_a_scheme_is_refused_and_no_folder_made(job, broker_url, tmp_path, monkeypatch, root):
+@pytest.mark.parametrize("root", ["hdfs://lake/celery", "s3:/lake", "file://host/tables"])
+def test_a_root_with_a_scheme_that_is_not_served_is_refused_and_no_folder_made(job, broker_url, tmp_path, monkeypatch, root):
     monkeypatch.chdir(tmp_path)
     for line in (("ingest", "--url", broker_url), ("aggregate",), ("compact",), ("check",), ("replay", "--url", broker_url)):
-        with pytest.raises(CeleryRedisPlusError, match=f"root {root!r} is not allowed; allowed: a folder"):
+        with pytest.raises(CeleryRedisPlusError, match=f"'{root}' is not allowed; allowed: a URL of s3://"):
             job(*line, root=root)
     assert not list(tmp_path.iterdir())
 

@@ -22,7 +22,9 @@ from celery_redis_plus.spark.losses import MEMORY_FULL, NO_EVENT, SAMPLED, TRIMM
 from celery_redis_plus.spark.manifest import Manifest
 from celery_redis_plus.spark.partition_reader import read_range
 from celery_redis_plus.spark.read_plan import Planner
+from celery_redis_plus.spark.roots import opened
 from celery_redis_plus.spark.source_options import SourceOptions
+from celery_redis_plus.spark.storage import COMMITTED
 from tests.support.event_streams import START_MS, add_events, begin_epoch, lives
 
 LIVES = lives(300)
@@ -44,7 +46,7 @@ def ingest(broker_url, tmp_path):
             self.restart()
 
         def restart(self):
-            self.counter = LossCounter(self.options, self.known)
+            self.counter = LossCounter(opened(tmp_path), self.options, self.known)
 
         def __call__(self, limit=None):
             with EventLog(broker_url) as log:
@@ -57,7 +59,7 @@ def ingest(broker_url, tmp_path):
                 ]
             file = tmp_path / f"{self.batches}.parquet"
             parquet.write_table(pa.Table.from_batches(read), file)
-            found = self.counter.losses([file], self.offset, end)
+            found = self.counter.losses([file.name], self.offset, end)
             self.offset, self.batches, self.known = end, self.batches + 1, self.known + found
             return found
 
@@ -149,8 +151,8 @@ def test_what_a_sample_leaves_out_is_estimated(ingest, redis_client, permille, e
 
 
 def commit(root, number, *found):
-    directory = root / "incoming" / "run" / f"{number:08}"
-    manifest.write_json(directory / manifest.COMMITTED, {"rows": 0, "files": {}, "losses": [asdict(loss) for loss in found]})
+    marker = {"rows": 0, "files": {}, "losses": [asdict(loss) for loss in found]}
+    opened(root).write_json(f"incoming/run/{number:08}/{COMMITTED}", marker)
 
 
 def sampled(count, noted_at=NOW):
@@ -198,7 +200,7 @@ def test_compacted_events_without_their_manifest_are_not_taken_for_leftovers(tmp
 
 
 def test_a_marker_of_an_earlier_release_lacks_nothing(tmp_path):
-    marker = tmp_path / "incoming" / "run" / "00000000" / manifest.COMMITTED
+    marker = tmp_path / "incoming" / "run" / "00000000" / COMMITTED
     marker.parent.mkdir(parents=True)
     marker.write_text(json.dumps({"rows": 1, "files": {}}), encoding="utf-8")
     assert losses.noted(tmp_path, Manifest()) == []

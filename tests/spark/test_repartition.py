@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pytest
 
@@ -22,6 +21,7 @@ from celery_redis_plus.spark.repartition import (
     newest_of,
     unpacked,
 )
+from celery_redis_plus.spark.roots import opened
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -33,16 +33,16 @@ def stored(tmp_path):
         given = {"ts": times, "id": [f"{number:08}.1" for number in range(count)], "queue": ["celery"] * count} | columns
         table = pa.table({key: pa.array(values, EVENTS_SCHEMA.field(key).type) for key, values in given.items()})
         parquet.write_table(table, tmp_path / name)
-        return tmp_path / name
+        return name
 
     return store
 
 
 def test_small_days_share_a_task_and_a_big_day_has_several():
-    days = {f"2026-01-{number:02}": [Path(f"{number}")] for number in range(1, 5)}
+    days = {f"2026-01-{number:02}": [f"{number}"] for number in range(1, 5)}
     rows = dict(zip(days, (10, 20, 3 * EVENTS_A_TASK, 5), strict=True))
 
-    file_shares, tasks = file_shares_of(days, rows, parallelism=2)
+    file_shares, tasks = file_shares_of("tables", days, rows, parallelism=2)
 
     small, also_small, big, last = file_shares
     assert (small.first, small.buckets) == (also_small.first, also_small.buckets) == (0, 1)
@@ -52,10 +52,10 @@ def test_small_days_share_a_task_and_a_big_day_has_several():
     assert tasks == last.first + 1
 
 
-def test_all_events_of_a_message_go_to_one_bucket_and_none_is_lost(stored):
+def test_all_events_of_a_message_go_to_one_bucket_and_none_is_lost(stored, tmp_path):
     ids = [f"{number % 100:08}.1" for number in range(1000)]
     files = [stored([NOON] * 1000, name, id=ids, n=list(range(1000))) for name in ("a", "b")]
-    shares = [[FileShare(str(file), 3, 4)] for file in files]
+    shares = [[FileShare(str(tmp_path), file, 3, 4)] for file in files]
 
     packed = list(_pack(iter([pa.record_batch({"id": [0, 1]})]), shares=shares))
 
@@ -72,10 +72,10 @@ def test_all_events_of_a_message_go_to_one_bucket_and_none_is_lost(stored):
     assert set.union(*owners.values()) == {3, 4, 5, 6}
 
 
-def test_a_column_that_an_older_release_did_not_write_is_null(stored):
+def test_a_column_that_an_older_release_did_not_write_is_null(stored, tmp_path):
     file = stored([NOON])
 
-    packed = _pack(iter([pa.record_batch({"id": [0]})]), shares=[[FileShare(str(file), 0, 1)]])
+    packed = _pack(iter([pa.record_batch({"id": [0]})]), shares=[[FileShare(str(tmp_path), file, 0, 1)]])
 
     assert unpacked(packed).select(["id", "task", "worker"]).to_pylist() == [{"id": "00000000.1", "task": None, "worker": None}]
 
@@ -84,16 +84,17 @@ def test_the_newest_event_is_found_in_footers(tmp_path):
     def file(name, *days, statistics=True):
         table = pa.table({"ts": pa.array([NOON + timedelta(days=day) for day in days], EVENTS_SCHEMA.field("ts").type)})
         parquet.write_table(table, tmp_path / name, write_statistics=statistics)
-        return tmp_path / name
+        return name
 
-    assert newest_of([file("one", 0, 3), file("two", 1)]) == int((NOON + timedelta(days=3)).timestamp()) * 1_000_000
-    assert newest_of([file("bare", 5, statistics=False)]) == 0
+    storage = opened(tmp_path)
+    assert newest_of(storage, [file("one", 0, 3), file("two", 1)]) == int((NOON + timedelta(days=3)).timestamp()) * 1_000_000
+    assert newest_of(storage, [file("bare", 5, statistics=False)]) == 0
 
 
-def test_this_process_makes_the_same_partitions(stored, monkeypatch):
+def test_this_process_makes_the_same_partitions(stored, tmp_path, monkeypatch):
     monkeypatch.setattr(repartition, "EVENTS_A_TASK", 300)
     file = stored([NOON] * 1000, id=[f"{number % 100:08}.1" for number in range(1000)], n=list(range(1000)))
-    partitions = list(repartition.in_this_process({"2026-01-01": [file]}))
+    partitions = list(repartition.in_this_process(opened(tmp_path), {"2026-01-01": [file]}))
     ids = [set(part.column("id").to_pylist()) for part in partitions]
     assert sum(part.num_rows for part in partitions) == 1000
     assert len(partitions) == 4

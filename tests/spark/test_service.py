@@ -21,7 +21,7 @@ from celery_redis_plus.spark.health import Health, served
 from celery_redis_plus.spark.ingest_process import IngestProcess
 from celery_redis_plus.spark.lag import Source
 from celery_redis_plus.spark.losses import TRIMMED, Loss
-from celery_redis_plus.spark.manifest import TABLES_LOCK, locked
+from celery_redis_plus.spark.roots import opened
 from celery_redis_plus.spark.service import Service
 from tests.support.event_streams import START_MS, add_events, lives
 from tests.support.stored_events import StoredEvents
@@ -78,7 +78,7 @@ def test_the_tables_follow_and_lag_freshness_and_losses_are_told(redis_client, b
 
 
 def test_a_folder_that_somebody_else_uses_is_waited_for(service, tmp_path):
-    with locked(tmp_path, TABLES_LOCK):
+    with opened(tmp_path).locked():
         wait_until(lambda: "another aggregation or compaction runs" in service.health.error, PATIENCE_S)
         assert not service.health.well
     wait_until(lambda: not service.health.error, PATIENCE_S)

@@ -20,6 +20,7 @@ from celery_redis_plus.spark.fold import fold
 from celery_redis_plus.spark.layers import LAYOUTS, Layers
 from celery_redis_plus.spark.losses import TRIMMED, Loss, with_losses
 from celery_redis_plus.spark.manifest import PARTIALS, Manifest
+from celery_redis_plus.spark.roots import opened
 from celery_redis_plus.spark.snapshot import Snapshot
 from celery_redis_plus.spark.summaries import Period, backlog, bounds, losses, summaries
 from celery_redis_plus.spark.timeline import Timeline
@@ -55,12 +56,12 @@ def given(root, *, queues=(), missing=()):
     ]
     rows = [row | {"date": row["minute"].date(), **{name: None for name in schema.names if name.endswith("_s")}} for row in rows]
     manifest = Manifest().following()
-    layers = Layers(root, manifest)
+    layers = Layers(opened(root), manifest)
     layers.add("queues", "2026-01-31", pa.Table.from_pylist(rows, schema=schema))
     manifest.folded["run"] = 0
     manifest.tables[PARTIALS]["2026-01-31"] = []
-    manifest.losses = with_losses(root, manifest, 1, missing)
-    manifest.write(root)
+    manifest.losses = with_losses(layers, manifest, missing)
+    manifest.write(opened(root))
     return Snapshot(root)
 
 

@@ -65,7 +65,7 @@ def test_a_disk_that_takes_nothing_is_one_line(without_java, tmp_path, monkeypat
     def full(*_arguments, **_options):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("celery_redis_plus.spark.layers.parquet.ParquetWriter", full)
+    monkeypatch.setattr("celery_redis_plus.spark.storage.parquet.ParquetWriter", full)
     assert main(["spark", "aggregate", "--root", str(tmp_path)]) == 1
     said = capsys.readouterr().err
     assert f"{tmp_path}: [Errno 28] No space left on device" in said

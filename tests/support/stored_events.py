@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyarrow import parquet
 
 from celery_redis_plus import events
 from celery_redis_plus.event_log.batches import batch
-from celery_redis_plus.spark.manifest import COMMITTED, write_json
+from celery_redis_plus.spark.roots import opened
+from celery_redis_plus.spark.storage import COMMITTED
 from tests.support.event_streams import START_MS
 
 if TYPE_CHECKING:
@@ -40,16 +40,18 @@ class StoredEvents:
 
     def add(self, added: Mapping[str, Sequence[Event]], losses: Sequence[Loss] = (), payload: bytes | None = None) -> None:
         """Store events, by queue, as one micro-batch."""
-        directory = self.root / "incoming" / self.run / f"{next(self.numbers):08}"
+        folder, storage = f"incoming/{self.run}/{next(self.numbers):08}", opened(self.root)
         read = pa.Table.from_batches([self._batch(queue, rows, payload) for queue, rows in added.items() if rows])
         read = read.append_column("date", pc.coalesce(read.column("published_at"), read.column("ts")).cast(pa.date32()))
         files = {}
         for day in read.column("date").unique().to_pylist():
-            path = directory / f"day={day}" / "part.parquet"
-            path.parent.mkdir(parents=True)
-            parquet.write_table(read.filter(pc.equal(read.column("date"), pa.scalar(day, pa.date32()))), path)
-            files[day.isoformat()] = [path.relative_to(self.root).as_posix()]
-        write_json(directory / COMMITTED, {"rows": read.num_rows, "files": files, "losses": [asdict(loss) for loss in losses]})
+            files[day.isoformat()] = [f"{folder}/day={day}/part.parquet"]
+            storage.write_table(
+                files[day.isoformat()][0], read.filter(pc.equal(read.column("date"), pa.scalar(day, pa.date32())))
+            )
+        storage.write_json(
+            f"{folder}/{COMMITTED}", {"rows": read.num_rows, "files": files, "losses": [asdict(loss) for loss in losses]}
+        )
 
     def _batch(self, queue: str, rows: Sequence[Event], payload: bytes | None) -> pa.RecordBatch:
         entries = []

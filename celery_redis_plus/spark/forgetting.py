@@ -1,0 +1,208 @@
+"""Removes messages from the tables for ever: their rows, events and payloads, from every file, version and open state.
+
+What remains are counts: the minutes in which they happened, and how many events are missing (`losses`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+import uuid
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from celery_redis_plus.spark import losses, receipts
+from celery_redis_plus.spark.fold import fold
+from celery_redis_plus.spark.layers import EVENTS, LAYOUTS, Layers, message_keys
+from celery_redis_plus.spark.leftovers import remove_leftovers
+from celery_redis_plus.spark.losses import FORGOTTEN, Loss
+from celery_redis_plus.spark.manifest import OPEN, UNFINISHED, Manifest
+from celery_redis_plus.spark.repartition import EVENTS_IN_MEMORY
+from celery_redis_plus.spark.roots import opened
+from celery_redis_plus.spark.snapshot import Snapshot
+from celery_redis_plus.spark.views import connected, rows_of
+
+if TYPE_CHECKING:
+    from celery_redis_plus.event_log.stream import EventLog
+    from celery_redis_plus.spark.storage import Storage
+
+#: Where rows of single messages are.
+_TABLES = (EVENTS, "messages", UNFINISHED, OPEN)
+#: Keys that are asked for at once.
+_KEYS_AT_ONCE = 1000
+
+
+@dataclass(frozen=True)
+class Forgotten:
+    """What was removed, or would be.
+
+    Attributes:
+        receipt: its id; '' in a dry run, and where nothing was chosen.
+        messages: how many were chosen.
+        unfinished: of these, how many may still have events, which are stored when they come.
+        events: removed.
+        payloads: of these, how many had one.
+        files: that were written anew.
+        broker: keys of the broker that still have them -> how many entries; None where nobody has looked.
+    """
+
+    receipt: str = ""
+    messages: int = 0
+    unfinished: int = 0
+    events: int = 0
+    payloads: int = 0
+    files: int = 0
+    broker: Mapping[str, int] | None = field(default=None)
+
+
+def forget(root: str | Path | Storage, where: str, log: EventLog | None = None, *, dry_run: bool = False) -> Forgotten:
+    """Remove the messages that the SQL condition `where` chooses from `messages`.
+
+    New events are aggregated first. Killed at any moment, run it again, or any aggregation: it is whole then. Readers of an
+    earlier version lose its files at once.
+
+    Args:
+        root: the folder of tables, or their URL.
+        where: in DuckDB's dialect.
+        log: the broker, to look for what it still has.
+        dry_run: count only.
+
+    Raises:
+        InvalidArgument: the condition cannot be understood.
+        SparkUnavailable: DuckDB is not installed.
+        TablesUnusable: there are no tables, or an aggregation or compaction runs.
+    """
+    storage = opened(root)
+    while not dry_run and fold(storage, most=EVENTS_IN_MEMORY).events:
+        """All that is stored has to be in the tables."""
+    with storage.locked():
+        old = Manifest.read(storage)
+        remove_leftovers(storage, old)
+        chosen = _chosen(storage, where)
+        broker = None if log is None else kept_by_broker(log, chosen)
+        done = _Forgetting(storage, old, chosen)
+        counted = Forgotten("", chosen.num_rows, done.unfinished, done.events, done.payloads, done.files, broker)
+        if dry_run or not chosen.num_rows:
+            return counted
+        receipt = uuid.uuid4().hex
+        # The condition itself may tell who it was about.
+        digest = hashlib.sha256(where.encode()).hexdigest()
+        told = {**counted.__dict__, "condition_sha256": digest, "version": done.new.version}
+        receipts.begin(storage, receipt, {name: value for name, value in told.items() if name != "receipt"})
+        done.run(receipt)
+        remove_leftovers(storage, done.new)
+        return Forgotten(receipt, *list(counted.__dict__.values())[1:])
+
+
+def kept_by_broker(log: EventLog, chosen: pa.Table) -> dict[str, int]:
+    """Return the broker's keys that have some of the messages (`queue`, `id`): the messages themselves, and their events.
+
+    Raises:
+        ServerUnreachable: and its kin from `errors`.
+    """
+    found: Counter[str] = Counter()
+    by_queue: dict[str, list[str]] = {}
+    for row in chosen.select(["queue", "id"]).to_pylist():
+        by_queue.setdefault(row["queue"], []).append(row["id"])
+    for queue, ids in by_queue.items():
+        keys = log.keys.queue(queue)
+        for first in range(0, len(ids), _KEYS_AT_ONCE):
+            names = [
+                prefix + tag.encode() for tag in ids[first : first + _KEYS_AT_ONCE] for prefix in (keys.message, keys.event_index)
+            ]
+            there = log.ask([("EXISTS", name) for name in names])
+            found.update(name.decode("utf-8", "replace") for name, exists in zip(names, there, strict=True) if exists)
+        if count := _events_of(log, queue, set(ids)):
+            found[keys.events.decode("utf-8", "replace")] = count
+    return dict(found)
+
+
+def _events_of(log: EventLog, queue: str, ids: set[str]) -> int:
+    """Return how many events of some messages a queue's stream has."""
+    from celery_redis_plus.events import read_entry
+
+    numberings, _ = log.sound_numberings([queue], strict=False)
+    count = 0
+    for numbering in numberings.values():
+        for epoch, low, high in numbering.ranges(numbering.trimmed, numbering.total):
+            for entries in log.chunks(queue, epoch, low, high, 5000):
+                read = (read_entry(fields) for _, fields in entries)
+                count += sum(event is not None and event.id in ids for event in read)
+    return count
+
+
+def _chosen(storage: Storage, where: str) -> pa.Table:
+    """Return queue and id of the messages that a condition chooses."""
+    connection = connected(Snapshot(storage))
+    try:
+        return rows_of(connection, f"SELECT DISTINCT queue, id FROM messages WHERE {where}")  # noqa: S608 - the user's own
+    finally:
+        connection.close()
+
+
+class _Forgetting:
+    """The version in which some messages are no more."""
+
+    def __init__(self, storage: Storage, old: Manifest, chosen: pa.Table) -> None:
+        self.storage = storage
+        self.new = old.following()
+        self.layers = Layers(storage, self.new)
+        self.keys = message_keys(chosen).combine_chunks()
+        self.near = _near(chosen)
+        self.touched = [
+            (table, date, file)
+            for table in _TABLES
+            for date in self.layers.dated(table)
+            for file in self.layers.files(table, date)
+            if self._has_some(table, file)
+        ]
+        self.files = len(self.touched)
+        self.lost = list(self._losses())
+        self.events = sum(loss.count for loss in self.lost)
+        self.payloads = sum(pc.count(self._rows(file, ["payload"])["payload"]).as_py() for file in self._of(EVENTS))
+        self.unfinished = sum(self._rows(file, [], UNFINISHED).num_rows for file in self._of(UNFINISHED))
+
+    def run(self, receipt: str) -> None:
+        """Write the files without them, and let the version count."""
+        for table, date, file in self.touched:
+            self.layers.without(table, date, file, self.keys)
+        self.new.losses = losses.with_losses(self.layers, self.new, self.lost)
+        self.new.forgetting = [receipt]
+        self.new.write(self.storage)
+
+    def _of(self, table: str) -> Iterator[str]:
+        return (file for of_table, _, file in self.touched if of_table == table)
+
+    def _has_some(self, table: str, file: str) -> bool:
+        return bool(self._rows(file, [], table).num_rows)
+
+    def _rows(self, file: str, columns: Sequence[str], table: str = EVENTS) -> pa.Table:
+        """Return columns of the messages' rows in a file."""
+        if self.near is None:
+            return LAYOUTS[table].schema.empty_table()
+        rows = self.layers.read(table, [file], self.near, ["queue", "id", *columns])
+        return rows.filter(pc.is_in(message_keys(rows), self.keys))
+
+    def _losses(self) -> Iterator[Loss]:
+        now = time.time_ns() // 1000
+        parts = [self._rows(file, ["epoch", "n"]) for file in self._of(EVENTS)]
+        if parts:
+            counted = pa.concat_tables(parts).group_by(["queue", "epoch"]).aggregate([("n", "min"), ("n", "max"), ("n", "count")])
+            for row in counted.to_pylist():
+                yield Loss(row["queue"], FORGOTTEN, row["epoch"], row["n_min"], row["n_max"], row["n_count"], None, None, now)
+
+
+def _near(chosen: pa.Table) -> Any:
+    """Return a condition that holds for the messages, and for few others; None where there are none."""
+    if not chosen.num_rows:
+        return None
+    ids = chosen.column("id").unique()
+    # The bounds let Parquet's statistics skip what the list does not.
+    bounds = pc.min_max(ids)
+    return (pc.field("id") >= bounds["min"]) & (pc.field("id") <= bounds["max"]) & pc.field("id").isin(ids)

@@ -1,0 +1,12 @@
+-- By hour of publishing, queue and task: messages, failures, and percentiles of wait and run, in seconds.
+SELECT
+    date_trunc('hour', published_at) AS hour, queue, task, count(*) AS messages,
+    sum(CASE WHEN state IN ('FAILED', 'DEAD') THEN 1 ELSE 0 END) AS failed,
+    percentile_disc(0.5) WITHIN GROUP (ORDER BY wait_s) AS wait_p50_s,
+    percentile_disc(0.95) WITHIN GROUP (ORDER BY wait_s) AS wait_p95_s,
+    percentile_disc(0.99) WITHIN GROUP (ORDER BY wait_s) AS wait_p99_s,
+    percentile_disc(0.5) WITHIN GROUP (ORDER BY run_s) AS run_p50_s,
+    percentile_disc(0.95) WITHIN GROUP (ORDER BY run_s) AS run_p95_s,
+    percentile_disc(0.99) WITHIN GROUP (ORDER BY run_s) AS run_p99_s
+FROM messages
+GROUP BY date_trunc('hour', published_at), queue, task

@@ -1,0 +1,108 @@
+"""The tables in SQL: the views that come with this package, and DuckDB with tables and views. No Java."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from celery_redis_plus.errors import InvalidArgument, SparkUnavailable
+from celery_redis_plus.installation import install_command
+from celery_redis_plus.spark.layers import EVENTS, LAYOUTS
+from celery_redis_plus.spark.manifest import CHECKS, TABLES
+from celery_redis_plus.spark.roots import folder_of
+from celery_redis_plus.spark.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from celery_redis_plus.spark.storage import Storage
+
+#: The views, in an order in which each may use those before it. The files have a text each, which Spark and DuckDB understand.
+VIEWS = ("attempts", "deaths", "slo", "hourly", "workflow", "deploys")
+#: A function that the views use, and in which the dialects differ.
+_DUCKDB_SECONDS = "CREATE MACRO seconds_between(begin_at, end_at) AS (epoch_us(end_at) - epoch_us(begin_at)) / 1e6"
+_SPARK_SECONDS = (
+    "CREATE OR REPLACE TEMPORARY FUNCTION seconds_between(begin_at TIMESTAMP, end_at TIMESTAMP) RETURNS DOUBLE "
+    "RETURN (unix_micros(end_at) - unix_micros(begin_at)) / 1e6"
+)
+
+
+def text(view: str) -> str:
+    """Return the SQL of a view."""
+    return Path(__file__).with_name("sql").joinpath(f"{view}.sql").read_text(encoding="utf-8")
+
+
+def connected(snapshot: Snapshot) -> Any:
+    """Return a DuckDB connection that has the tables, `losses`, `checks` (where there was one) and the views.
+
+    Raises:
+        SparkUnavailable: DuckDB is not installed.
+    """
+    try:
+        import duckdb
+    except ImportError:
+        raise SparkUnavailable(f"duckdb is not installed: {install_command('spark')}") from None
+    # No extension is fetched from elsewhere.
+    config: dict[str, Any] = {"autoinstall_known_extensions": "false", "autoload_known_extensions": "false"}
+    connection = duckdb.connect(config=config)
+    connection.execute("SET TimeZone = 'UTC'")
+    for table in (EVENTS, *TABLES):
+        connection.register(table, snapshot.dataset(table) or LAYOUTS[table].schema.empty_table())
+    connection.register("losses", snapshot.losses())
+    if (checks := snapshot.checks()) is not None:
+        connection.register(CHECKS.partition(".")[0], checks)
+    connection.execute(_DUCKDB_SECONDS)
+    for view in VIEWS:
+        connection.execute(f"CREATE VIEW {view} AS {text(view)}")
+    return connection
+
+
+def query(root: str | Path | Storage, sql: str) -> pa.Table:
+    """Return the rows of a query over tables and views.
+
+    Args:
+        root: the folder of tables, or their URL.
+        sql: in DuckDB's dialect.
+
+    Raises:
+        InvalidArgument: the query cannot be understood.
+        SparkUnavailable: DuckDB is not installed.
+        TablesUnusable: there are no tables.
+    """
+    return rows_of(connected(Snapshot(root)), sql)
+
+
+def rows_of(connection: Any, sql: str) -> pa.Table:
+    """Return the rows of a query; errors as of `query`."""
+    import duckdb
+
+    try:
+        found = connection.sql(sql)
+        # A statement such as COPY has no rows.
+        return pa.table({}) if found is None else found.to_arrow_table()
+    except duckdb.Error as error:
+        raise InvalidArgument(f"{sql!r}: {str(error).partition(chr(10))[0]}") from None
+
+
+def register_views(spark: SparkSession, root: str | Path) -> None:
+    """Make the tables and the views known to a Spark session, as temporary views.
+
+    Args:
+        spark: the session.
+        root: the folder of tables.
+
+    Raises:
+        InvalidArgument: `root` is a URL.
+        TablesUnusable: there are no tables.
+    """
+    from celery_redis_plus.spark import tables
+    from celery_redis_plus.spark.roots import NO_JAVA_READER
+
+    folder = folder_of(root, NO_JAVA_READER)
+    for table in (EVENTS, *TABLES, "losses"):
+        tables.read(spark, folder, table).createOrReplaceTempView(table)
+    spark.sql(_SPARK_SECONDS)
+    for view in VIEWS:
+        spark.sql(text(view)).createOrReplaceTempView(view)

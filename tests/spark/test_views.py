@@ -1,0 +1,205 @@
+"""The views have the same rows in DuckDB and in Spark, and each reader of Parquet has the same tables."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from datetime import UTC, datetime
+
+import pytest
+
+pytest.importorskip("duckdb", reason="needs the extra `spark`")
+
+import pandas as pd
+import pyarrow.compute as pc
+from pyarrow import dataset
+
+from celery_redis_plus.errors import InvalidArgument, TablesUnusable
+from celery_redis_plus.events import Event
+from celery_redis_plus.spark import jobs
+from celery_redis_plus.spark.fold import fold
+from celery_redis_plus.spark.job_arguments import add_arguments
+from celery_redis_plus.spark.layers import LAYOUTS
+from celery_redis_plus.spark.manifest import TABLES, files
+from celery_redis_plus.spark.views import VIEWS, query, register_views, text
+from tests.spark.model import percentile
+from tests.support.event_streams import START_MS, lives
+from tests.support.stored_events import StoredEvents
+
+LIVES = lives(900)
+START_US = START_MS * 1000
+
+
+def message(number, *, parent=None, worker="celery-1.4@a", wait_us=1_000_000, run_us=500_000, reason=None):
+    """The life of a task of a workflow whose root is task 0."""
+    start = START_US + 3_600_000_000 + number * 10_000_000
+    tag = f"{start // 1000:011x}{number:08x}.1"
+    about = {"task": f"shop.step{number}", "task_id": f"task-{number}", "root_id": "task-0", "parent_id": parent}
+    return [
+        Event(event="published", ts=start, id=tag, **about),
+        Event(event="claimed", ts=start + wait_us, id=tag, worker=worker),
+        Event(event="acked", ts=start + wait_us + run_us, id=tag, reason=reason),
+    ]
+
+
+#: 0 -> 1 -> 3, and 0 -> 2.
+WORKFLOW = [
+    *message(0),
+    *message(1, parent="task-0", wait_us=2_000_000),
+    *message(2, parent="task-0", worker="celery-1.5@a"),
+    *message(3, parent="task-1", worker="celery-1.5@a", wait_us=3_000_000, reason="failure"),
+]
+
+
+@pytest.fixture
+def root(tmp_path):
+    made = StoredEvents(tmp_path / "tables")
+    made.add({"celery": LIVES[:1500]})
+    fold(made.root)
+    made.add({"celery": LIVES[1500:], "flow": WORKFLOW})
+    fold(made.root)
+    return made.root
+
+
+def rows_of(root, sql):
+    return query(root, sql).to_pylist()
+
+
+def test_each_view_has_the_same_rows_in_duckdb_and_spark(spark, root):
+    register_views(spark, root)
+    for view in VIEWS:
+        here = comparable(query(root, f"SELECT * FROM {view}").to_pandas())
+        there = comparable(spark.table(view).toPandas())
+        assert len(here) > 1, view
+        pd.testing.assert_frame_equal(here, there, check_dtype=False)
+
+
+def comparable(rows):
+    """Return rows in an order of their own, with values that are alike in both."""
+
+    def value(found):
+        if found is None or found is pd.NaT or (isinstance(found, float) and math.isnan(found)):
+            return None
+        if hasattr(found, "isoformat"):
+            return str(found)[:26].removesuffix("+00:00").partition(".")[0]
+        return round(float(found), 6) if isinstance(found, (int, float)) or hasattr(found, "as_integer_ratio") else str(found)
+
+    plain = pd.DataFrame({name: [value(found) for found in rows[name]] for name in sorted(rows.columns)}, dtype=object)
+    order = sorted(range(len(plain)), key=lambda place: str(plain.iloc[place].tolist()))
+    return plain.iloc[order].reset_index(drop=True)
+
+
+def test_each_view_says_what_it_is():
+    for view in VIEWS:
+        assert text(view).startswith("-- "), view
+
+
+def test_attempts_are_the_deliveries(root):
+    assert rows_of(root, "SELECT count(*) AS found FROM attempts")[0]["found"] == sum(
+        event.event == "claimed" for event in [*LIVES, *WORKFLOW]
+    )
+    (one,) = rows_of(root, "SELECT * FROM attempts WHERE task_id = 'task-3'")
+    assert (one["attempt"], one["worker"], one["ended_by"], one["reason"]) == (1, "celery-1.5@a", "acked", "failure")
+    assert (one["wait_s"], one["run_s"]) == (3.0, 0.5)
+    most = "SELECT queue, id, max(attempt) AS most FROM attempts GROUP BY queue, id"
+    assert (
+        rows_of(root, f"SELECT count(*) AS wrong FROM ({most}) JOIN messages USING (queue, id) WHERE most <> attempts")[0][
+            "wrong"
+        ]
+        == 0
+    )
+
+
+def test_percentiles_of_an_hour_are_exact(root):
+    (hour,) = rows_of(
+        root, "SELECT messages, wait_p50_s, wait_p95_s FROM hourly WHERE queue = 'celery' ORDER BY messages DESC LIMIT 1"
+    )
+    task = "SELECT task, hour FROM hourly WHERE queue = 'celery' ORDER BY messages DESC LIMIT 1"
+    waits = rows_of(
+        root,
+        f"SELECT wait_s FROM messages, ({task}) AS most WHERE messages.queue = 'celery' AND messages.task = most.task "
+        "AND date_trunc('hour', published_at) = most.hour",
+    )
+    known = [row["wait_s"] for row in waits if row["wait_s"] is not None]
+    assert len(waits) == hour["messages"]
+    assert (hour["wait_p50_s"], hour["wait_p95_s"]) == (percentile(known, 0.5), percentile(known, 0.95))
+
+
+def test_a_workflow_goes_from_its_root_to_its_leaves(root):
+    found = rows_of(root, "SELECT task_id, depth, waits_s, runs_s, state FROM workflow WHERE root_id = 'task-0' ORDER BY task_id")
+    assert [(row["task_id"], row["depth"], row["waits_s"], row["runs_s"]) for row in found] == [
+        ("task-0", 0, 1.0, 0.5),
+        ("task-1", 1, 3.0, 1.0),
+        ("task-2", 1, 2.0, 1.0),
+        ("task-3", 2, 6.0, 1.5),
+    ]
+
+
+def test_deploys_are_told_apart_by_the_names_of_workers(root):
+    found = rows_of(root, "SELECT version, sum(attempts) AS attempts, max(failed) AS failed FROM deploys GROUP BY version")
+    assert {row["version"]: (row["attempts"], row["failed"]) for row in found} == {"1.4": (2, 0.0), "1.5": (2, 1.0)}
+
+
+def test_deaths_and_shares_add_up_to_the_messages(root):
+    dead = rows_of(root, "SELECT count(*) AS found FROM messages WHERE state IN ('FAILED', 'DEAD')")[0]["found"]
+    assert rows_of(root, "SELECT sum(messages) AS found FROM deaths")[0]["found"] == dead > 0
+    (sums,) = rows_of(root, "SELECT sum(messages) AS messages, sum(messages * failed) AS failed FROM slo")
+    assert sums["failed"] == pytest.approx(dead)
+    assert sums["messages"] == rows_of(root, "SELECT count(*) AS found FROM messages")[0]["found"]
+
+
+def test_each_reader_has_the_same_tables(root):
+    polars = pytest.importorskip("polars", reason="polars is not installed")
+    import duckdb
+
+    for table, column in zip((*TABLES, "events"), ("attempts", "delivered", "acked", "acked", "n"), strict=True):
+        names = files(root, table)
+        arrow = dataset.dataset(names, schema=LAYOUTS[table].schema).to_table()
+        figures = {
+            "pyarrow": (arrow.num_rows, pc.sum(arrow.column(column)).as_py()),
+            "pandas": _figures(pd.concat([pd.read_parquet(name) for name in names])[column]),
+            "polars": _figures(polars.read_parquet(names)[column]),
+            "duckdb": duckdb.read_parquet(names, union_by_name=True).aggregate(f"count(*), sum({column})").fetchall()[0],
+        }
+        assert len({(int(rows), int(total)) for rows, total in figures.values()}) == 1, (table, figures)
+
+
+def _figures(column):
+    return len(column), column.sum()
+
+
+@pytest.fixture
+def sql(root):
+    def run(words, *more):
+        parser = argparse.ArgumentParser()
+        add_arguments(parser)
+        said = []
+        assert jobs.run(parser.parse_args(["sql", words, "--root", str(root), *more]), said.append) == 0
+        return "\n".join(said)
+
+    return run
+
+
+def test_the_job_prints_rows(sql):
+    words = "SELECT task, depth, published_at FROM workflow WHERE root_id = 'task-0' ORDER BY depth, task LIMIT 2"
+    at = datetime.fromtimestamp(START_US / 1e6 + 3600, UTC)
+    assert sql(words).splitlines()[0].split() == ["task", "depth", "published_at"]
+    assert sql(words, "--format", "csv").splitlines()[:2] == [
+        "task,depth,published_at",
+        f"shop.step0,0,{at.strftime('%Y-%m-%d %H:%M:%S')}",
+    ]
+    first = json.loads(sql(words, "--format", "json").splitlines()[0])
+    assert (first["task"], first["depth"]) == ("shop.step0", 0)
+
+
+@pytest.mark.parametrize("words", ["SELECT nothing FROM messages", "SELEC 1", "SELECT * FROM nowhere"])
+def test_a_query_that_is_wrong_is_one_line(sql, words):
+    with pytest.raises(InvalidArgument) as caught:
+        sql(words)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_folder_without_tables_is_told_so(tmp_path):
+    with pytest.raises(TablesUnusable, match="spark ingest"):
+        query(tmp_path, "SELECT 1")
