@@ -48,9 +48,14 @@ local function check_server(log, state, now)
     full = most > 0 and used >= most and '1' or '0'
     run = string.match(info, '\nrun_id:(%x+)')
   end
-  if log.epoch and state[4] and run ~= state[4] and end_epoch(log, log.epoch) then log.epoch = false end
-  redis.call('HSET', log.meta, 'checked', text(now), 'full', full, 'permille', log.permille, 'payload', log.payload and '1' or '0')
-  if run then redis.call('HSET', log.meta, 'run', run) end
+  redis.call('HSET', log.meta, 'full', full, 'permille', log.permille, 'payload', log.payload and '1' or '0')
+  if log.epoch and state[4] and run and run ~= state[4] then
+    -- The next event ends the epoch: a call that writes none would leave it ended, and in use. Until then each call looks.
+    log.other_run = run
+  else
+    redis.call('HSET', log.meta, 'checked', text(now))
+    if run then redis.call('HSET', log.meta, 'run', run) end
+  end
   log.full = full == '1'
 end
 
@@ -118,6 +123,11 @@ local function log_event(meta, tag, what, facts)
   local value = what .. '\t' .. log.ts .. '\t' .. tag .. '\t' .. (facts.claim or '') .. '\t' .. (facts.worker or '') .. '\t'
     .. (facts.reason or '') .. '\t' .. (facts.error or '') .. '\t' .. (facts.delay or '') .. '\t' .. (facts.target or '') .. '\t'
     .. (facts.description or NO_DESCRIPTION)
+  if log.other_run then
+    if end_epoch(log, log.epoch) then log.epoch = false end
+    redis.call('HSET', log.meta, 'run', log.other_run, 'checked', text(log.now))
+    log.other_run = nil
+  end
   local id = log.epoch and log.epoch .. '-*'
   if not id then
     -- Redis would begin an epoch at 0.

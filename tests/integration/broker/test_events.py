@@ -318,6 +318,22 @@ def test_another_server_behind_the_name_begins_a_new_epoch(archived):
     assert archived.client.hget("events_meta:{q}", "ended") == f"{first}:1 ".encode()
 
 
+def test_an_epoch_ends_with_the_first_event_of_the_next_one(broker):
+    """A call that looks at the server and writes no event must not end it: readers would count what follows twice."""
+    broker = with_archive(broker, events=("published", "acked"))
+    broker.declare("q")
+    broker.publish("q", b"x")
+    first = broker.client.hget("events_meta:{q}", "epoch").decode()
+    look_again(broker.client, run="0" * 40)
+    claimed = broker.claim("q")
+    assert not broker.client.hget("events_meta:{q}", "ended")
+    broker.settle(Settlement.ACK, *claimed)
+    assert broker.client.hget("events_meta:{q}", "ended") == f"{first}:1 ".encode()
+    (_, (second, n)) = [entry_id(entry) for entry, _ in broker.client.xrange("events:{q}")]
+    assert second > int(first)
+    assert n == 1
+
+
 def test_with_memory_full_events_are_skipped_and_counted_so_that_acks_free_it(brokers, own_server, caplog):
     with own_server.client() as client:
         broker = with_archive(brokers(client))
