@@ -60,9 +60,9 @@ queue, delayed and expiry, *all places* also messages_index, dead and dlx_outbox
 from the headers of the scripts, and tests check that each script has its operation, that each function exists, and that states
 change where they say so. Where no cost is named, it is a fixed number of commands; where no states are, none changes.
 
-A server that is [full](architecture.md#when-something-breaks) refuses only what adds messages. Every operation raises the errors
-of `redis.exceptions` as [errors](errors.md) of this package. A lost reply leaves the outcome open: a publish is then retried
-under its number, a settlement under its claim number, and an ack again.
+A server that is [full](architecture.md#when-something-breaks) refuses only what adds messages or tracks them. Every operation
+raises the errors of `redis.exceptions` as [errors](errors.md) of this package. A lost reply leaves the outcome open: a publish
+is then retried under its number, a settlement under its claim number, and an ack again.
 """
 
 

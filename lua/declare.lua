@@ -11,10 +11,8 @@
 -- messages, which have to go first.
 -- Bound: the fields and keys that are given.
 -- @include text
--- The keys of a transient queue live for so many ms, or so many times as long as its record, which is renewed in time: they are there
--- as long as the record is, and the messages need not be renewed as often as it. A janitor clears away what an expired record
--- leaves; this only bounds what is left where no process lives.
-local KEYS_TTL_MS, KEYS_TTL_FACTOR = 3600000, 4
+-- @include keys_ttl
+local CONSUMED_MS = 60000
 
 -- Whether messages are left of a transient queue: their sets expire. Those of a lasting one whose record was lost stay.
 local function has_remains()
@@ -24,14 +22,14 @@ local function has_remains()
   return false
 end
 
-local record = redis.call('HMGET', KEYS[1], 'id', 'arguments', 'assumed')
+local record = redis.call('HMGET', KEYS[1], 'id', 'arguments', 'assumed', 'expires')
 local status = 'exists'
 local ttl
 local assumes = ARGV[5] == 'assumed'
 local fields = { 'arguments', ARGV[1], 'format', ARGV[4] }
 for i = 5, #ARGV do fields[#fields + 1] = ARGV[i] end
 if ARGV[2] ~= '' then
-  ttl = text(math.max(ARGV[2] * KEYS_TTL_FACTOR, KEYS_TTL_MS))
+  ttl = keys_ttl(ARGV[2])
   for _, item in ipairs({ 'expires', ARGV[2], 'ttl', ttl }) do fields[#fields + 1] = item end
 end
 if not record[1] then
@@ -52,9 +50,16 @@ elseif record[3] and not assumes then
 elseif record[2] ~= ARGV[1] and not assumes then
   status = 'differs'
 end
-if ARGV[2] ~= '' and status ~= 'differs' and not assumes and not (status == 'exists' and redis.call('EXISTS', KEYS[11]) == 1) then
-  -- One that is consumed lives as long as its consumers (include/consumers.lua).
-  redis.call('PEXPIRE', KEYS[1], ARGV[2])
+if ARGV[2] ~= '' and status ~= 'differs' and not assumes then
+  -- An older release has declared it, and gave all keys the life of the record.
+  if status == 'exists' and not record[4] then redis.call('HSET', KEYS[1], 'expires', ARGV[2], 'ttl', ttl) end
+  if redis.call('EXISTS', KEYS[11]) == 0 then
+    redis.call('PEXPIRE', KEYS[1], ARGV[2])
+  else
+    -- One that is consumed lives as long as its consumers (include/consumers.lua), which extend a new record within this time.
+    local life = status == 'created' and math.max(ARGV[2], CONSUMED_MS) or tonumber(ARGV[2])
+    if redis.call('PTTL', KEYS[1]) < life then redis.call('PEXPIRE', KEYS[1], text(life)) end
+  end
 end
 if status ~= 'differs' and redis.call('HEXISTS', KEYS[1], 'restricted') == 1 then
   -- As lua/include/consumers.lua has it: plain claims leave the queue alone from now on.

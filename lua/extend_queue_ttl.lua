@@ -12,14 +12,18 @@
 -- the queue is gone.
 -- Bound: one page of each set of the queue.
 -- @include now
--- @include text
+-- @include keys_ttl
 -- The sets of messages among the keys. `expiry` has no message that `queue` has not.
 local PLACES = { 3, 4, 5, 7, 8 }
 local record = redis.call('HMGET', KEYS[1], 'id', 'expires', 'ttl', 'published', 'renewed')
--- One that an older release has declared has its time only in `ttl`.
-local expires, ttl, renewed = record[2] or record[3], record[3], record[5]
+local expires, ttl, renewed = record[2], record[3], record[5]
 if not record[1] then return -1 end
-if not expires then return 0 end
+if not expires then
+  if not ttl then return 0 end
+  -- An older release has declared it, and gave all keys the life of the record.
+  expires, ttl, renewed = ttl, keys_ttl(ttl), nil
+  redis.call('HSET', KEYS[1], 'expires', expires, 'ttl', ttl)
+end
 local life = math.max(expires, ARGV[3])
 -- Others may consume it.
 if redis.call('PTTL', KEYS[1]) < life then redis.call('PEXPIRE', KEYS[1], text(life)) end

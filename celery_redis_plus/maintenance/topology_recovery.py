@@ -145,6 +145,8 @@ class TopologyRecovery:
             self._queues.declare(name, arguments)
             if absence is Absence.EXPIRED:
                 self._bind(name)
+            # Its life is extended at once: its consumers are still listed, and do not join again.
+            self._watched.redeclared(name, self._queues.ttl_ms(arguments))
         except PreconditionFailed as error:
             logger.warning("queue %r was declared otherwise meanwhile: %s", name, error, extra={"queue": name})
 

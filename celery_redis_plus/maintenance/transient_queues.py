@@ -23,6 +23,10 @@ logger = logging.getLogger(__name__)
 
 #: Seconds after which the list of transient queues is read again, in case it changed unnoticed.
 RELIST_S = 60.0
+#: Seconds between two calls for a queue that is consumed, at most: the keys of its messages live for an hour (`lua/declare.lua`).
+LONGEST_INTERVAL_S = 600.0
+#: No consumer counts for less (`lua/include/living.lua`), and so long after its last heartbeat the next one is due at the latest.
+LEAST_TIMEOUT_S, LONGEST_REST_S = 4.0, 10.0
 #: Seconds after which a queue is touched again where the broker has refused it.
 AGAIN_S = 5.0
 
@@ -117,6 +121,6 @@ class TransientQueues:
         if not used.consumers:
             return unused_s, unused_s / 2
         # When the next call is due, all of the time is left for which the consumers count.
-        needed_s = max(unused_s, self._timeout_s)
-        interval_s = needed_s / 3
+        needed_s = max(unused_s, max(self._timeout_s, LEAST_TIMEOUT_S) + LONGEST_REST_S)
+        interval_s = min(needed_s / 3, LONGEST_INTERVAL_S)
         return needed_s + interval_s, interval_s

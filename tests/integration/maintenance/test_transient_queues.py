@@ -8,6 +8,7 @@ import kombu
 import pytest
 from kombu.exceptions import ChannelError
 
+from celery_redis_plus import clock
 from celery_redis_plus.broker.exchanges.bindings import Bindings
 from celery_redis_plus.broker.queues.queues import Queues
 from celery_redis_plus.maintenance.consumed_queues import ConsumedQueues
@@ -295,3 +296,41 @@ def test_what_tells_the_order_of_consumers_has_the_ttl_of_a_queue_without_messag
     redis_client.zadd("with_credit:{celeryev.x}", {"nobody": "-inf"})
     assert channel.session.queues.touch("celeryev.x")
     assert 60_000 < redis_client.pttl("with_credit:{celeryev.x}") <= 3_600_000
+
+
+def test_a_record_that_was_lost_below_its_consumer_is_extended_as_before(connect, redis_client):
+    """The list of consumers is still there: they do not join again."""
+    channel = connect().channel()
+    inbox = Inbox(channel, expiring(ms=300))
+    wait_until(lambda: redis_client.pttl("meta:{q}") > 50_000)
+    redis_client.delete("meta:{q}")
+    channel.session.service.tasks.topology_recovery.run_soon()
+    channel.session.service.wake()
+    wait_until(lambda: redis_client.pttl("meta:{q}") > 70_000)
+    publish(channel, "q", "after")
+    assert inbox.drain(1) == ["after"]
+
+
+def test_a_declaration_renews_a_queue_whose_listed_consumer_is_dead(channel, redis_client):
+    expiring(ms=60_000)(channel).declare()
+    redis_client.zadd("consumers:{q}", {"dead": 1})
+    redis_client.pexpire("meta:{q}", 500)
+    expiring(ms=60_000)(channel).declare()
+    assert redis_client.pttl("meta:{q}") > 50_000
+
+
+def test_the_messages_of_a_queue_that_an_older_release_declared_live_as_long_as_those_of_others(channel, redis_client):
+    expiring(ms=10_000)(channel).declare()
+    publish(channel, "q", "a")
+    redis_client.hset("meta:{q}", "ttl", 10_000)
+    redis_client.hdel("meta:{q}", "expires")
+    assert channel.session.queues.touch("q")
+    assert redis_client.hmget("meta:{q}", "expires", "ttl") == [b"10000", b"3600000"]
+    assert all(redis_client.pttl(key) > 3_000_000 for key in [b"queue:{q}", *redis_client.keys("message:*")])
+
+
+def test_messages_are_touched_in_time_however_long_a_consumer_counts(connect, redis_client):
+    channel = connect(consumer_heartbeat_timeout=86_400).channel()
+    Inbox(channel, expiring(ms=5_000), prefetch=1, ack=False)
+    wait_until(lambda: redis_client.pttl("meta:{q}") > 86_400_000)
+    assert channel.session.service.tasks.transient_queues.next_run_at < clock.now_s() + 1_800
