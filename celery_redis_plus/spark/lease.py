@@ -30,6 +30,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from celery_redis_plus.connection.forks import lock_of
 from celery_redis_plus.errors import CeleryRedisPlusError, TablesUnusable
 
 if TYPE_CHECKING:
@@ -107,7 +108,7 @@ class Lease:
         self._words = words
         self._name = ""
         self._state: dict[str, Any] = {}
-        self._lock = threading.Lock()
+        self._lock = lock_of(self)
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
 
