@@ -16,6 +16,7 @@ from celery_redis_plus.errors import NotSupported
 from celery_redis_plus.shards.declarations import Arguments, DeclaringChannel
 from celery_redis_plus.shards.publish_batch import ShardsPublishBatch
 from celery_redis_plus.shards.publishing import ShardsPublisher
+from celery_redis_plus.shards.refusals import REFUSES_WRITES
 from celery_redis_plus.shards.topology import MOST_KNOWN
 from celery_redis_plus.transport.amqp_errors import CONNECTION_ERRORS, amqp_method
 
@@ -142,7 +143,12 @@ class ShardsChannel(DeclaringChannel):
         def deliver(message: DeliveredMessage) -> Any:
             # An application that answers over it reaches all shards.
             message.channel = self
-            return consumer.callback(message) if consumer.callback is not None else None
+            try:
+                return consumer.callback(message) if consumer.callback is not None else None
+            except REFUSES_WRITES as error:
+                # Of another connection, as far as the loop knows.
+                self._transport.delivery_loop.raised = error
+                raise
 
         part.basic_consume(consumer.queue, callback=deliver, consumer_tag=tag, **consumer.arguments)
         part.started.add(tag)
