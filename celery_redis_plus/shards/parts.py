@@ -11,7 +11,7 @@ from kombu.transport import virtual
 from celery_redis_plus.broker.arguments.queue_arguments import check_queue_name
 from celery_redis_plus.connection.forks import fork_safe_property
 from celery_redis_plus.connection.shard_layout import shard_of
-from celery_redis_plus.errors import ChannelClosed, ServerUnreachable, ShardUnreachable
+from celery_redis_plus.errors import ChannelClosed, ServerOutOfMemory, ServerUnreachable, ShardUnreachable
 from celery_redis_plus.shards.credit import PartChannel, SharedQoS
 from celery_redis_plus.shards.refusals import REFUSALS, is_loss
 from celery_redis_plus.transport.amqp_errors import CONNECTION_ERRORS
@@ -242,12 +242,18 @@ class PartedChannel(virtual.Channel):  # type: ignore[misc]
         self._transport.shard_state(part.number).note_lost(error)
 
     def over_first(self, name: str, call: Callable[[PartChannel], T]) -> T:
-        """Return what `call` returns over the first shard that can be reached, that of `name` before the others."""
+        """Return what `call` returns over the first shard that takes it, that of `name` before the others."""
+        refusal: ServerOutOfMemory | None = None
         for part in self.live(name):
             try:
                 return self.over(part.number, call)
             except ShardUnreachable as error:
                 logger.debug("%s", error)
+            except ServerOutOfMemory as error:
+                # Nothing was stored there.
+                refusal = refusal or error
+        if refusal is not None:
+            raise refusal
         raise self._transport.shard_state(shard_of(name, len(self.numbers))).unreachable()
 
     def on(self, queue: str, call: Callable[[PartChannel], T]) -> T:
