@@ -81,6 +81,21 @@ def reconnect(connection, inbox, shard):
     wait_until(lambda: not inbox.pump(0.05) and len(connection.transport.brokers) == SHARDS, 10)
 
 
+def test_a_message_that_comes_again_is_not_settled_with_those_before_it(connect_shards):
+    options = {"visibility_timeout": 3, "connection_lost_grace": 1}
+    connection, publisher = connect_shards(**options), connect_shards(**options).channel()
+    inbox = Inbox(connection.channel(), *QUEUES, ack=False)
+    publish(publisher, QUEUES[1], "again")
+    inbox.drain(1)
+    publish(publisher, QUEUES[0], "between")
+    inbox.drain(2)
+    connection.transport.open(1).session.abandon()
+    assert inbox.drain(3) == ["again", "between", "again"]
+    inbox.messages[1].ack(multiple=True)
+    wait_until(lambda: publisher.queue_sizes(QUEUES[0]).unacked == 0)
+    assert publisher.queue_sizes(QUEUES[1]).unacked == 1
+
+
 def test_a_consumer_that_cannot_go_on_keeps_no_other_one_from_its_shard(connect_shards, caplog):
     connection, publisher = connect_shards(), connect_shards().channel()
     channel, gone, other, cancelled = connection.channel(), named(1), named(1, "z"), []
