@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -16,13 +17,19 @@ from celery_redis_plus.errors import NotSupported
 from celery_redis_plus.shards.declarations import Arguments, DeclaringChannel
 from celery_redis_plus.shards.publish_batch import ShardsPublishBatch
 from celery_redis_plus.shards.publishing import ShardsPublisher
+from celery_redis_plus.shards.refusals import REFUSALS, REFUSES_WRITES
 from celery_redis_plus.shards.topology import MOST_KNOWN
-from celery_redis_plus.transport.amqp_errors import CONNECTION_ERRORS, amqp_method
+from celery_redis_plus.transport.amqp_errors import CHANNEL_ERRORS, CONNECTION_ERRORS, amqp_method
 
 if TYPE_CHECKING:
     from celery_redis_plus.shards.credit import PartChannel
     from celery_redis_plus.shards.parts import Shards
     from celery_redis_plus.transport.kombu_message import Message as DeliveredMessage
+
+logger = logging.getLogger(__name__)
+
+#: What is wrong with one consumer, and not with its shard.
+REFUSES_CONSUMER: tuple[type[Exception], ...] = (*CHANNEL_ERRORS, ValueError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,17 +149,39 @@ class ShardsChannel(DeclaringChannel):
         def deliver(message: DeliveredMessage) -> Any:
             # An application that answers over it reaches all shards.
             message.channel = self
-            return consumer.callback(message) if consumer.callback is not None else None
+            try:
+                return consumer.callback(message) if consumer.callback is not None else None
+            except REFUSES_WRITES as error:
+                # Of another connection, as far as the loop knows.
+                self._transport.delivery_loop.raised = error
+                raise
 
         part.basic_consume(consumer.queue, callback=deliver, consumer_tag=tag, **consumer.arguments)
         part.started.add(tag)
 
     def resume(self, number: int) -> None:
-        """Declare, and consume, what the application consumes on a shard that is connected to again. Raises as `part` does."""
-        for tag, consumer in list(self._consumed.items()):
-            if number in self._numbers_of(consumer.queue):
-                self.over(number, partial(self.topology.declare, consumer.queue))
-                self.over(number, partial(self._start, tag=tag, consumer=consumer))
+        """Declare, and consume, what the application consumes on a shard that is connected to again.
+
+        A consumer that is refused keeps no other one from it. It ends as one whose queue was deleted: its `on_cancel` is called.
+        One without is logged, and tried again when the shard is connected to once more.
+
+        Raises ShardUnreachable, and what `refusals.REFUSALS` names: the shard takes none of them.
+        """
+        with ExitStack() as told:
+            for tag, consumer in list(self._consumed.items()):
+                if number not in self._numbers_of(consumer.queue):
+                    continue
+                try:
+                    self.over(number, partial(self.topology.declare, consumer.queue))
+                    self.over(number, partial(self._start, tag=tag, consumer=consumer))
+                except REFUSALS:
+                    raise
+                except REFUSES_CONSUMER as error:
+                    logger.error("consumer %s of queue %r does not go on: %s", tag, consumer.queue, error)  # noqa: TRY400 - no trace
+                    on_cancel = consumer.arguments.get("on_cancel")
+                    if on_cancel is not None and not any(tag in part.started for part in self.brokers):
+                        del self._consumed[tag]
+                        told.callback(on_cancel, tag)
 
     def basic_cancel(self, consumer_tag: str) -> None:
         """End a consumer, as `Channel.basic_cancel`."""

@@ -79,6 +79,8 @@ class SharedQoS(QoS):
 
     def note(self, tag: str, part: PartQoS) -> None:
         """Note that a message is delivered now, by `part`."""
+        # Behind the others, also where it was delivered before: `multiple` settles what came earlier.
+        self._order.pop(tag, None)
         self._order[tag] = part
         if len(self._order) > 2 * self.count() + 100:
             unsettled = self._delivered

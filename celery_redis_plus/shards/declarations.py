@@ -13,7 +13,7 @@ from celery_redis_plus.broker.arguments.names import check_exchange_name
 from celery_redis_plus.broker.arguments.queue_arguments import check_queue_name
 from celery_redis_plus.connection.shard_layout import shard_of
 from celery_redis_plus.shards.parts import PartedChannel
-from celery_redis_plus.transport.amqp_errors import amqp_method
+from celery_redis_plus.transport.amqp_errors import CHANNEL_ERRORS, amqp_method
 from celery_redis_plus.transport.channel import Channel
 
 if TYPE_CHECKING:
@@ -135,7 +135,21 @@ class DeclaringChannel(PartedChannel):
             "auto_delete": auto_delete,
             "arguments": arguments,
         }
+        before = self.topology.queues.get(name)
+        was = None if before is None else (before.declaration, before.placed)
         known = self.topology.note_queue(name, declaration)
+        try:
+            return self._declare(name, known)
+        except BaseException:
+            # Else it would be declared so again when its shard is back, and refused again.
+            if was is None:
+                self.topology.queues.pop(name, None)
+            else:
+                known.declaration, known.placed = was
+            raise
+
+    def _declare(self, name: str, known: DeclaredQueue) -> Any:
+        declaration = known.declaration
         if known.is_transient and not known.broadcast and name.endswith(REPLIES):
             own = shard_of(name, len(self.numbers))
             number = self._first_live(name).number
@@ -189,15 +203,23 @@ class DeclaringChannel(PartedChannel):
         name, exchange = check_queue_name(queue), exchange or "amq.direct"
         binding = (exchange, routing_key or "", arguments)
         known = self.topology.queues.get(name)
-        broadcast = self.is_fanout(exchange)
+        broadcast, added, heard = self.is_fanout(exchange), False, False
         if broadcast and known is None:
             known = self._as_it_stands(name)
         if known is not None:
-            known.broadcast = known.broadcast or broadcast
-            if binding not in known.bindings:
+            heard = known.broadcast
+            known.broadcast = heard or broadcast
+            added = binding not in known.bindings
+            if added:
                 known.bindings.append(binding)
-        for number in self.numbers if broadcast else (self._transport.number_of(name),):
-            self.defer(number, name, lambda part: self._bind(part, name, binding, broadcast=broadcast))
+        try:
+            for number in self.numbers if broadcast else (self._transport.number_of(name),):
+                self.defer(number, name, lambda part: self._bind(part, name, binding, broadcast=broadcast))
+        except CHANNEL_ERRORS:
+            if added and known is not None:
+                known.bindings.remove(binding)
+                known.broadcast = heard
+            raise
 
     def _bind(self, part: PartChannel, queue: str, binding: tuple[str, str, Any], *, broadcast: bool) -> None:
         exchange, routing_key, arguments = binding

@@ -10,6 +10,7 @@ from celery_redis_plus.connection.poll import wait_readable
 from celery_redis_plus.connection.waker import Waker
 from celery_redis_plus.consumer.delivery_loop import CLAIMS_BEYOND_S, HEALTH_S
 from celery_redis_plus.shards.guarded_hub import GuardedHub
+from celery_redis_plus.shards.refusals import REFUSALS, REFUSES_WRITES
 from celery_redis_plus.transport.amqp_errors import CONNECTION_ERRORS
 
 if TYPE_CHECKING:
@@ -22,6 +23,9 @@ T = TypeVar("T")
 #: Seconds between two looks at the other shards while one has plenty to deliver: it may have all the credit, and no wake-up is
 #: waited for without.
 LOOK_S = 0.05
+
+#: What may be the end of one shard's loop.
+ENDS_LOOP: tuple[type[Exception], ...] = (*CONNECTION_ERRORS, *REFUSALS)
 
 
 class ShardsLoop:
@@ -41,6 +45,8 @@ class ShardsLoop:
         #: The shards that deliver, and claim, first the next time.
         self._next_delivery = self._next_claim = 0
         self._look_at = 0.0
+        #: The last refusal that an application's callback has let out: it is no error of the loop that has called it.
+        self.raised: Exception | None = None
         self._worker: tuple[str, dict[str, Any]] | None = None
 
     def wake(self) -> None:
@@ -71,12 +77,19 @@ class ShardsLoop:
             loop.set_worker(name, **about)
 
     def _guard(self, number: int, loop: DeliveryLoop, call: Callable[[], T]) -> T | None:
-        """Call something that a loop does. What is the end of its connection ends in `on_lost`, which raises for the last one."""
+        """Call something that a loop does. What is the end of its connection ends in `on_lost`, which raises for the last one.
+
+        So does a refusal of its server, whose connection is left: the other shards go on.
+        """
         try:
             return call()
-        except CONNECTION_ERRORS as error:
-            if not loop.server.connection.session.broken:
-                raise
+        except ENDS_LOOP as error:
+            session = loop.server.connection.session
+            raised, self.raised = self.raised, None
+            if not session.broken:
+                if error is raised or not isinstance(error, REFUSES_WRITES):
+                    raise
+                session.abandon()
             if self._loops.get(number) is loop:
                 self.remove(number)
             self._on_lost(number, error)

@@ -11,8 +11,9 @@ from kombu.transport import virtual
 from celery_redis_plus.broker.arguments.queue_arguments import check_queue_name
 from celery_redis_plus.connection.forks import fork_safe_property
 from celery_redis_plus.connection.shard_layout import shard_of
-from celery_redis_plus.errors import ChannelClosed, ServerUnreachable, ShardUnreachable
+from celery_redis_plus.errors import ChannelClosed, ServerOutOfMemory, ServerUnreachable, ShardUnreachable
 from celery_redis_plus.shards.credit import PartChannel, SharedQoS
+from celery_redis_plus.shards.refusals import REFUSALS, is_loss
 from celery_redis_plus.transport.amqp_errors import CONNECTION_ERRORS
 from celery_redis_plus.transport.channel import Channel
 from celery_redis_plus.transport.compat import RedisClient
@@ -63,6 +64,9 @@ class Shards(Protocol):
 
     def live(self, first: int) -> Iterator[Any]:
         """Yield the transports to the shards that can be reached, that of the shard `first` before the others."""
+
+    def stop(self, number: int, error: Exception) -> None:
+        """Leave a shard that refuses what this process needs, until later. Raises `error` where no other shard is left."""
 
     def maintain(self) -> None:
         """Connect to all shards that can be reached."""
@@ -230,20 +234,26 @@ class PartedChannel(virtual.Channel):  # type: ignore[misc]
             raise self._transport.shard_state(number).unreachable(error) from error
 
     def note_lost(self, part: PartChannel, error: Exception) -> None:
-        """Note that a shard is lost. Raises `error` where it is no error of the connection to it."""
+        """Note that a shard is lost, or refuses all writes. Raises `error` where it is neither."""
         if isinstance(error, ShardUnreachable):
             return
-        if not part.session.broken:
+        if not is_loss(error, broken=part.session.broken):
             raise error
         self._transport.shard_state(part.number).note_lost(error)
 
     def over_first(self, name: str, call: Callable[[PartChannel], T]) -> T:
-        """Return what `call` returns over the first shard that can be reached, that of `name` before the others."""
+        """Return what `call` returns over the first shard that takes it, that of `name` before the others."""
+        refusal: ServerOutOfMemory | None = None
         for part in self.live(name):
             try:
                 return self.over(part.number, call)
             except ShardUnreachable as error:
                 logger.debug("%s", error)
+            except ServerOutOfMemory as error:
+                # Nothing was stored there.
+                refusal = refusal or error
+        if refusal is not None:
+            raise refusal
         raise self._transport.shard_state(shard_of(name, len(self.numbers))).unreachable()
 
     def on(self, queue: str, call: Callable[[PartChannel], T]) -> T:
@@ -256,6 +266,7 @@ class PartedChannel(virtual.Channel):  # type: ignore[misc]
         """Do something on a shard; where it is down, and may be done when it is back, return `default`.
 
         That is so for a worker's queues, and for a broadcast queue that goes with its consumer: it hears over the other shards.
+        A worker does the same where the shard refuses it (no permission, out of memory), unless no other shard is left.
         `declares` is for a declaration, since it may be bound only then.
         """
         try:
@@ -265,4 +276,9 @@ class PartedChannel(virtual.Channel):  # type: ignore[misc]
             hears = known is not None and known.is_transient and (declares or known.broadcast)
             if not (self._transport.defers or hears):
                 raise
+            return default
+        except REFUSALS as error:
+            if not self._transport.defers:
+                raise
+            self._transport.stop(number, error)
             return default

@@ -15,6 +15,7 @@ from celery_redis_plus.broker.dead_letters.unroutable import UNDELIVERED
 from celery_redis_plus.broker.publishing.attempt import PublishAttempt
 from celery_redis_plus.broker.publishing.tracking_request import TRACK
 from celery_redis_plus.errors import NotSupported, PublishRefused, ShardUnreachable
+from celery_redis_plus.shards.refusals import REFUSALS
 from celery_redis_plus.transport.arguments import PASSED_ON, check_properties
 from celery_redis_plus.transport.framework_hooks import ignores_unroutable
 from celery_redis_plus.transport.publishing import ATTEMPT, LOCAL_PROPERTIES
@@ -125,12 +126,13 @@ class ShardsPublisher:
 
         Raises:
             ShardUnreachable: a shard that has a queue for it, or of which that is unknown, is down; the others have it.
+            NoPermission, ServerOutOfMemory, CommandUnavailable, PublishRefused: a shard refuses it; the others have it.
         """
         headers, channel = message["headers"], self._channel
         idle = self._idle(exchange, routing_key, headers)
         take = partial(self._take_part, message=message, exchange=exchange, routing_key=routing_key, attempt=attempt)
         routed = False
-        refused: PublishRefused | None = None
+        refused: Exception | None = None
         # Those that answer have it before anybody waits for another one.
         waiting = [(number, 0.0) for number in sorted(channel.numbers, key=idle.__contains__)]
         while waiting:
@@ -139,9 +141,10 @@ class ShardsPublisher:
                 if not wait_s and number in idle and not channel.over(number, partial(_has_moved, check=idle[number])):
                     continue
                 routed = channel.over(number, take, wait_s) or routed
-            except PublishRefused as error:
-                # As within a shard: each queue decides for itself.
-                refused = error
+            except (PublishRefused, *REFUSALS) as error:
+                # As within a shard: each queue decides for itself. A retry is for what may have been stored in part.
+                if not isinstance(refused, REFUSALS):
+                    refused = error
             except ShardUnreachable:
                 if self._ignores(exchange) or not self._may_have(number, exchange, routing_key, headers):
                     continue

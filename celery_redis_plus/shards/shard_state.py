@@ -23,7 +23,10 @@ from celery_redis_plus.connection import forks
 from celery_redis_plus.connection.connector import Connector
 from celery_redis_plus.connection.forks import lock_of
 from celery_redis_plus.connection.shard_layout import shard_prefixes
-from celery_redis_plus.errors import CeleryRedisPlusError, ShardUnreachable
+from celery_redis_plus.error_translation import translate
+from celery_redis_plus.errors import CeleryRedisPlusError, CommandUnavailable, NoPermission, ShardUnreachable
+from celery_redis_plus.keys import Keys
+from celery_redis_plus.shards.refusals import REFUSALS, REFUSES_WRITES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,6 +40,8 @@ logger = logging.getLogger(__name__)
 #: Seconds between two tries to reach a shard that was lost. The first one comes at once, unless it was lost just before.
 TRY_AGAIN_S: Final = 0.3
 LOST_AGAIN_S: Final = 2.0
+#: Seconds between two tries, at most, to use a shard whose server answers, and refuses what is asked each time.
+MOST_PAUSE_S: Final = 30.0
 #: Seconds that one try may take; each fourth one may take as long as any connection.
 ATTEMPT_S: Final = 1.0
 PATIENT_TRY: Final = 4
@@ -72,6 +77,8 @@ class ShardState:
         self._back = threading.Event()
         self._back.set()
         self._used_at = self._lost_at = 0.0
+        #: Of refusals, one after the other.
+        self._back_at, self._pause_s = float("-inf"), 0.0
         #: Loops that are told when it is back.
         self._wakers: weakref.WeakSet[Wakes] = weakref.WeakSet()
         forks.on_fork_in_child(self)
@@ -106,6 +113,8 @@ class ShardState:
             self._back.clear()
             self.is_down = True
             pause_s = TRY_AGAIN_S if self._used_at - self._lost_at < LOST_AGAIN_S else 0.0
+            if isinstance(error.__cause__ if isinstance(error, ShardUnreachable) else error, REFUSES_WRITES):
+                pause_s = self._refused(error)
             self._lost_at = self._used_at
             name = f"celery-redis-plus-shard-{self.number}"
             thread = threading.Thread(target=self._ask, args=(pause_s,), name=name, daemon=True)
@@ -114,6 +123,14 @@ class ShardState:
         except RuntimeError as refusal:  # the interpreter ends, or there are too many threads
             logger.debug("%s is not asked for: %s", self, refusal)
             self._note_back()
+
+    def _refused(self, error: Exception) -> float:
+        """Return the seconds to wait for a server that answers and refuses: it may do so each time when it is used."""
+        again = self._used_at - self._back_at < LOST_AGAIN_S
+        self._pause_s = min(max(2 * self._pause_s, TRY_AGAIN_S), MOST_PAUSE_S) if again else 0.0
+        if isinstance(error, REFUSALS) and not again:
+            logger.error("%s is left, and tried again later; the other shards go on: %s", self, error)
+        return self._pause_s
 
     def wake_when_back(self, waker: Wakes) -> None:
         """Wake a loop each time when the shard is back."""
@@ -131,7 +148,7 @@ class ShardState:
             time.sleep(pause_s)
             pause_s = TRY_AGAIN_S
             try:
-                connector.open("shards", timeout=self.options.socket_timeout).disconnect()
+                self._try(connector)
             except (RedisError, OSError, CeleryRedisPlusError) as error:
                 self._error = error
                 if not told:
@@ -145,8 +162,22 @@ class ShardState:
             self._note_back()
             return
 
+    def _try(self, connector: Connector) -> None:
+        """Connect, and write: a server that refuses writes lets everybody in. Raises what says that it is lost."""
+        connection = connector.open("shards", timeout=self.options.socket_timeout)
+        try:
+            # Changes nothing: there is no such key.
+            connection.send_command("PEXPIRE", Keys(connector.options.global_keyprefix).client_wakeup("shards"), 1)
+            connection.read_response()
+        except (RedisError, OSError) as exc:
+            error = translate(exc, connector.address)
+            if not isinstance(error, (NoPermission, CommandUnavailable)):
+                raise error from exc
+        finally:
+            connection.disconnect()
+
     def _note_back(self) -> None:
-        self.is_down = False
+        self.is_down, self._back_at = False, time.monotonic()
         self._back.set()
         for waker in list(self._wakers):
             with suppress(OSError):

@@ -11,6 +11,7 @@ from celery_redis_plus.connection.forks import lock_of
 from celery_redis_plus.connection.shard_layout import shard_of
 from celery_redis_plus.errors import ServerUnreachable, ShardUnreachable
 from celery_redis_plus.shards.channel import ShardsChannel
+from celery_redis_plus.shards.refusals import REFUSALS
 from celery_redis_plus.shards.shard_state import ShardState, ShardStates, states_of
 from celery_redis_plus.shards.topology import Topology
 from celery_redis_plus.transport.amqp_errors import CONNECTION_ERRORS
@@ -181,16 +182,18 @@ class ShardsTransport(Transport):
         return self
 
     def _connect_to_any(self) -> None:
-        refusal: ShardUnreachable | None = None
+        refusal: BaseException | None = None
         for shard in self._shards:
             try:
                 shard.open()
             except ShardUnreachable as error:
+                refusal = refusal or error.__cause__ or error
+            except REFUSALS as error:
                 refusal = refusal or error
             else:
                 return
         if refusal is not None:
-            raise refusal.__cause__ or refusal
+            raise refusal
 
     def _opened(self, number: int, transport: ShardTransport) -> None:
         """Join a shard's services with those of the others, and serve its consumers."""
@@ -271,15 +274,35 @@ class ShardsTransport(Transport):
         """Yield the transports to the shards that can be reached, that of the shard `first` before the others."""
         for number in (*range(first, len(self._shards)), *range(first)):
             try:
-                yield self.open(number)
+                transport = self.open(number)
             except ShardUnreachable as error:
                 logger.debug("%s", error)
+            except REFUSALS as error:
+                self._states[number].note_lost(error)
+            else:
+                yield transport
 
     def lose(self, number: int, error: Exception) -> None:
         """Leave a shard whose connection has broken. Raises `error` where something is consumed and no other shard is left."""
         self._shards[number].lose(error)
         if self._consumes() and not self.brokers:
             raise error
+
+    def stop(self, number: int, error: Exception) -> None:
+        """Leave a shard that refuses what this process needs, until later. Raises `error` where no other shard is left."""
+        if all(state.is_down for state in self._states.all if state.number != number):
+            raise error
+        self._leave_shard(number, error)
+
+    def _leave_shard(self, number: int, error: Exception) -> None:
+        """Leave a shard, whose server may answer, with its consumers; they are started when it is connected to again."""
+        self._fresh.discard(number)
+        transport = self._shards[number].transport
+        if transport is not None:
+            transport.session.abandon()
+        if self._loop is not None:
+            self._loop.remove(number)
+        self.lose(number, error)
 
     def _consumes(self) -> bool:
         return any(channel.wants_any for channel in self.channels)
@@ -300,6 +323,8 @@ class ShardsTransport(Transport):
                 shard.open()
             except ShardUnreachable as error:
                 logger.debug("%s", error)
+            except REFUSALS as error:
+                self._leave_shard(shard.state.number, error)
         while self._fresh:
             number = self._fresh.pop()
             transport = self._shards[number].transport
@@ -307,8 +332,9 @@ class ShardsTransport(Transport):
                 continue
             try:
                 self._serve(number, transport)
-            except ShardUnreachable as error:
-                logger.debug("%s", error)
+            except (ShardUnreachable, *REFUSALS) as error:
+                # Its server may answer, and refuse: another connection starts all of its consumers.
+                self._leave_shard(number, error)
         if not self.brokers:
             raise next((state for state in self._states.all if state.is_down), self._states[0]).unreachable()
 

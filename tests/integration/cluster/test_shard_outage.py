@@ -11,7 +11,7 @@ from kombu.exceptions import OperationalError
 
 from celery_redis_plus.connection.cluster_address import one_slot_prefix, slot_of
 from celery_redis_plus.connection.shard_layout import shard_prefixes
-from celery_redis_plus.errors import ShardUnreachable
+from celery_redis_plus.errors import NoPermission, ServerOutOfMemory, ShardUnreachable
 from tests.integration.sentinel.app import BROKER_VARIABLE, JOURNAL_VARIABLE, OPTIONS_VARIABLE, make_app
 from tests.integration.sentinel.load import Ran
 from tests.integration.shards.conftest import SHARDS, named
@@ -65,6 +65,52 @@ def test_consumers_and_publishers_of_the_other_shards_go_on(cluster):
         inbox.drain(8, timeout_s=10)
         assert time.monotonic() - back < 5
         assert inbox.bodies[-1] == "back"
+
+
+@pytest.mark.parametrize(
+    ("refuse", "allow"),
+    [
+        ("CONFIG SET min-replicas-to-write 1", "CONFIG SET min-replicas-to-write 0"),
+        ("ACL SETUSER default -evalsha", "ACL SETUSER default +evalsha"),
+    ],
+)
+def test_a_node_that_answers_and_refuses_takes_its_shard_alone(cluster, refuse, allow):
+    options = {**OPTIONS, "socket_connect_timeout": 1}
+    with kombu.Connection(cluster.url(), transport_options=options) as connection:
+        inbox = Inbox(connection.channel(), *QUEUES)
+        channel, refusing = connection.channel(), node_of(cluster, 0)
+        for queue in QUEUES:
+            publish(channel, queue, "before")
+        inbox.drain(3)
+        refusing.ask(*refuse.split())
+        for number in range(20):
+            publish(channel, QUEUES[1 + number % 2], "meanwhile")
+            inbox.pump(0.05)
+        inbox.drain(23, timeout_s=5)
+        with pytest.raises((ShardUnreachable, NoPermission), match=r"NOREPLICAS|no permission"):
+            publish(channel, QUEUES[0], "lost", retry=False)
+        assert connection.transport.shard_state(1).is_down is connection.transport.shard_state(2).is_down is False
+        refusing.ask(*allow.split())
+        wait_until(lambda: not inbox.pump(0.05) and _published(channel, QUEUES[0]), 10)
+        assert inbox.drain(24, timeout_s=5)[-1] == "back"
+
+
+@pytest.mark.parametrize("refuse", ["CONFIG SET min-replicas-to-write 1", "CONFIG SET maxmemory 1"])
+def test_a_node_that_refuses_writes_keeps_no_message_from_the_queues_of_others(cluster, refuse):
+    options, exchange = {**OPTIONS, "socket_connect_timeout": 1}, kombu.Exchange("orders", "topic")
+    news = kombu.Exchange(named(0, "news"), "fanout")
+    with kombu.Connection(cluster.url(), transport_options=options) as connection:
+        channel, hearing = connection.channel(), connection.channel()
+        for queue in QUEUES:
+            kombu.Queue(queue, exchange, "#")(channel).declare()
+        inbox = Inbox(hearing, kombu.Queue("heard", news, exclusive=True))
+        inbox.pump(0.2)
+        node_of(cluster, 0).ask(*refuse.split())
+        with pytest.raises((ShardUnreachable, ServerOutOfMemory)):
+            kombu.Producer(channel).publish("order", exchange="orders", routing_key="x", retry=False)
+        assert [channel.queue_sizes(queue).ready for queue in QUEUES[1:]] == [1, 1]
+        kombu.Producer(channel).publish("news", exchange=news, retry=False)
+        assert inbox.drain(1, timeout_s=5) == ["news"]
 
 
 def _published(channel, queue):

@@ -7,7 +7,7 @@ import time
 import kombu
 import pytest
 
-from celery_redis_plus.errors import ShardUnreachable
+from celery_redis_plus.errors import PreconditionFailed, ShardUnreachable
 from tests.integration.shards.conftest import SHARDS, named
 from tests.support.inbox import Inbox, declare, publish
 from tests.support.servers import new_server
@@ -74,6 +74,54 @@ def test_what_a_lost_shard_had_delivered_comes_again_and_its_acks_count(connect_
             message.ack()
     wait_until(lambda: not inbox.pump(0.1) and all(sum(publisher.queue_sizes(queue)) == 0 for queue in QUEUES), 20)
     assert len(inbox.messages) == SHARDS
+
+
+def reconnect(connection, inbox, shard):
+    connection.transport.open(shard).session.abandon()
+    wait_until(lambda: not inbox.pump(0.05) and len(connection.transport.brokers) == SHARDS, 10)
+
+
+def test_a_message_that_comes_again_is_not_settled_with_those_before_it(connect_shards):
+    options = {"visibility_timeout": 3, "connection_lost_grace": 1}
+    connection, publisher = connect_shards(**options), connect_shards(**options).channel()
+    inbox = Inbox(connection.channel(), *QUEUES, ack=False)
+    publish(publisher, QUEUES[1], "again")
+    inbox.drain(1)
+    publish(publisher, QUEUES[0], "between")
+    inbox.drain(2)
+    connection.transport.open(1).session.abandon()
+    assert inbox.drain(3) == ["again", "between", "again"]
+    inbox.messages[1].ack(multiple=True)
+    wait_until(lambda: publisher.queue_sizes(QUEUES[0]).unacked == 0)
+    assert publisher.queue_sizes(QUEUES[1]).unacked == 1
+
+
+def test_a_consumer_that_cannot_go_on_keeps_no_other_one_from_its_shard(connect_shards, caplog):
+    connection, publisher = connect_shards(), connect_shards().channel()
+    channel, gone, other, cancelled = connection.channel(), named(1), named(1, "z"), []
+    declare(channel, gone, named(1, "loud"))
+    channel.basic_consume(gone, callback=None, consumer_tag="told", on_cancel=cancelled.append)
+    channel.basic_consume(named(1, "loud"), callback=None, consumer_tag="logged")
+    inbox = Inbox(channel, other)
+    connection.transport.open(1).session.abandon()
+    for queue in (gone, named(1, "loud")):
+        publisher.queue_delete(queue)
+        declare(publisher, queue, arguments={"x-max-length": 5})
+    wait_until(lambda: not inbox.pump(0.05) and len(connection.transport.brokers) == SHARDS, 10)
+    publish(publisher, other, "goes on")
+    assert inbox.drain(1, timeout_s=5) == ["goes on"]
+    assert cancelled == ["told"]
+    assert "consumer logged of queue" in caplog.text
+
+
+def test_a_declaration_that_was_refused_is_not_made_again(connect_shards):
+    connection, publisher = connect_shards(), connect_shards().channel()
+    inbox, channel = Inbox(connection.channel(), *QUEUES), connection.channel()
+    with pytest.raises(PreconditionFailed):
+        declare(channel, QUEUES[1], arguments={"x-max-length": 5})
+    reconnect(connection, inbox, 1)
+    publish(publisher, QUEUES[1], "goes on")
+    assert inbox.drain(1, timeout_s=5) == ["goes on"]
 
 
 def test_the_loss_of_all_shards_is_told_and_the_next_connection_works(connect, tmp_path):
