@@ -89,7 +89,7 @@ def test_a_spark_job_says_in_one_line_what_is_missing(monkeypatch, capsys, tmp_p
 
     said = capsys.readouterr().err
     assert len(said.splitlines()) == 1
-    assert ("Java is missing: install" if find_spec("pyspark") else "pip install 'matplotlib>=3.9'") in said
+    assert ("Java is missing: install" if find_spec("pyspark") else "pip install 'duckdb>=1.3' 'matplotlib>=3.9'") in said
 
 
 @pytest.mark.skipif(find_spec("pyspark") is not None, reason="the extra `spark` is installed here")
@@ -98,4 +98,4 @@ def test_a_spark_job_without_the_extra_says_in_one_line_what_to_install(job, cap
     assert main(["spark", job, "--root", str(tmp_path)]) == 1
     said = capsys.readouterr().err
     assert len(said.splitlines()) == 1
-    assert "is not installed: pip install 'matplotlib>=3.9'" in said
+    assert "is not installed: pip install 'duckdb>=1.3' 'matplotlib>=3.9'" in said
