@@ -177,7 +177,9 @@ class ShardsChannel(DeclaringChannel):
                 except REFUSALS:
                     raise
                 except REFUSES_CONSUMER as error:
-                    logger.error("consumer %s of queue %r does not go on: %s", tag, consumer.queue, error)  # noqa: TRY400 - no trace
+                    logger.error(  # noqa: TRY400 - no trace
+                        "consumer %s of queue %r does not go on: %s", tag, consumer.queue, error, extra={"queue": consumer.queue}
+                    )
                     on_cancel = consumer.arguments.get("on_cancel")
                     if on_cancel is not None and not any(tag in part.started for part in self.brokers):
                         del self._consumed[tag]
