@@ -12,7 +12,7 @@ from celery_redis_plus.connection.cluster_address import slot_of
 from celery_redis_plus.connection.shard_layout import shard_prefixes
 from celery_redis_plus.errors import ShardUnreachable
 from tests.integration.sentinel.app import BROKER_VARIABLE, JOURNAL_VARIABLE, OPTIONS_VARIABLE, make_app
-from tests.integration.sentinel.load import Load, Ran, check
+from tests.integration.sentinel.load import Load, Ran, check, more
 from tests.integration.shards.conftest import SHARDS, named
 from tests.support.inbox import Inbox, declare, publish
 from tests.support.tls import make_certificates
@@ -75,13 +75,11 @@ def test_a_failover_of_one_shard_loses_nothing(cluster, worker, server):
     cluster.wait_until_whole()
     app = make_app(cluster.url(), {**OPTIONS, "wait_replicas": 1, "wait_replicas_timeout": 0.5})
     with server.client(1) as journal, Load(app) as load:
-        wait_until(lambda: len(load.confirmed) > 50, 30, worker.tail)
+        more(load, worker)
         cluster.failover()
-        before = len(load.confirmed)
-        wait_until(lambda: len(load.confirmed) > before + 50, 60, worker.tail)
+        more(load, worker, timeout_s=60)
     with server.client(1) as journal:
-        wait_until(lambda: not set(load.confirmed) - set(Ran(journal).times()), 60, worker.tail)
-    assert load.failure is None
+        check(load, Ran(journal), worker)
     app.close()
 
 
@@ -90,11 +88,10 @@ def test_the_slot_of_a_shard_that_moves_loses_and_repeats_nothing(cluster, worke
     cluster.wait_until_whole()
     app = make_app(cluster.url(), {**OPTIONS, "wait_replicas": 1, "wait_replicas_timeout": 0.5})
     with server.client(1) as journal, Load(app) as load:
-        wait_until(lambda: len(load.confirmed) > 50, 30, worker.tail)
+        more(load, worker)
         # The queue `celery` is in shard 0. Its new owner has another shard already.
         cluster.migrate_key_by_key()
-        before = len(load.confirmed)
-        wait_until(lambda: len(load.confirmed) > before + 50, 60, worker.tail)
+        more(load, worker, timeout_s=60)
     with server.client(1) as journal:
         check(load, Ran(journal), worker)
         assert not Ran(journal).repeated()

@@ -9,8 +9,7 @@ import pytest
 from kombu import pools
 
 from tests.integration.sentinel.app import BROKER_VARIABLE, JOURNAL_VARIABLE, OPTIONS_VARIABLE, make_app
-from tests.integration.sentinel.load import Load, Ran, check
-from tests.support.waiting import wait_until
+from tests.integration.sentinel.load import Load, Ran, check, more
 
 logger = logging.getLogger(__name__)
 
@@ -34,12 +33,6 @@ def begin(cluster, server, broker_url, start_worker):
     yield worker, app
     app.close()
     pools.reset()
-
-
-def more(load, worker, count=50):
-    """Wait until `count` more publishes are confirmed."""
-    before = len(load.confirmed)
-    wait_until(lambda: len(load.confirmed) > before + count, 30, lambda: (load.failure, worker.tail()))
 
 
 @pytest.mark.slow

@@ -101,6 +101,12 @@ class Ran:
         return Counter({number: count for number, count in counted.items() if count > 1})
 
 
+def more(load: Load, worker: Worker, count: int = 50, *, timeout_s: float = 30) -> None:
+    """Wait until `count` more publishes are confirmed."""
+    before = len(load.confirmed)
+    wait_until(lambda: len(load.confirmed) > before + count, timeout_s, lambda: (load.failure, worker.tail()))
+
+
 def check(load: Load, ran: Ran, worker: Worker) -> None:
     """See that nothing confirmed is lost."""
     assert load.failure is None

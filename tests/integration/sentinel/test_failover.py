@@ -9,9 +9,8 @@ import pytest
 from kombu import pools
 
 from tests.integration.sentinel.app import BROKER_VARIABLE, JOURNAL_VARIABLE, OPTIONS_VARIABLE, make_app
-from tests.integration.sentinel.load import Load, Ran, check
+from tests.integration.sentinel.load import Load, Ran, check, more
 from tests.support.sentinels import MASTER_NAME
-from tests.support.waiting import wait_until
 
 logger = logging.getLogger(__name__)
 
@@ -59,8 +58,7 @@ def test_no_confirmed_message_is_lost_and_consumers_are_back(deployment, start, 
     with Load(app) as load:
         for replace in (deployment.failover, deployment.crash, deployment.failover):
             deployment.wait_until_whole()
-            more = len(load.confirmed)
-            wait_until(lambda: len(load.confirmed) > more + 50, 30, lambda: (load.failure, worker.tail()))  # noqa: B023 - called at once
+            more(load, worker)
             replace()
             back_s = deployment.seconds_until_consumers_are_back(time.time())
             logger.info("consumers are back %.2f s after the promotion (%s)", back_s, replace.__name__)
@@ -76,10 +74,9 @@ def test_shards_move_with_the_master(deployment, server, broker_url, start_worke
     worker = start_worker("tests.integration.sentinel.app", pool="threads", env=env, queues=["celery", "other0", "other1"])
     app = make_app(deployment.url(), options)
     with server.client(1) as journal, Load(app) as load:
-        wait_until(lambda: len(load.confirmed) > 50, 30, worker.tail)
+        more(load, worker)
         deployment.failover()
-        before = len(load.confirmed)
-        wait_until(lambda: len(load.confirmed) > before + 50, 60, worker.tail)
+        more(load, worker, timeout_s=60)
     with server.client(1) as journal:
         check(load, Ran(journal), worker)
     app.close()
