@@ -8,8 +8,8 @@
 -- leader that knows another version.
 -- Bound: a fixed number of commands, after a step of the clock back 100 processes; where the records have changed, two looks at each process.
 -- @include processes
--- A heartbeat is promised for less than this (ms); and how many later ones a call looks at.
-local LONGEST_REST_MS, MOST_EARLY = 15000, 100
+-- How many heartbeats that are promised for later a call looks at.
+local MOST_EARLY = 100
 
 local now = now_ms()
 local me, record, may_lead, lease = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])

@@ -21,8 +21,6 @@ local record = redis.call('HMGET', keys.meta, 'id', 'exclusive', 'owner')
 if record[3] and string.match(record[3], '^%S+') ~= string.match(me, '^[^.]*') then return { 'locked' } end
 
 local MOST_ASKED = 100
--- Silence counts from when the next heartbeat was due, which is promised for less than this (heartbeat_process.lua).
-local LONGEST_REST_MS = 15000
 
 -- Names the processes of those consumers in the way.
 local function refusal(reason, ids)
@@ -52,7 +50,8 @@ end
 redis.call('ZADD', keys.consumers, 'NX', text(now), me)
 redis.call('HSET', keys.consumer .. me, 'heard', text(now), 'priority', ARGV[2], unpack(ARGV, 4))
 keep_listed(keys, me)
--- A transient queue lives as long as its consumers count, however short its life while unused is.
+-- A transient queue lives as long as its consumers count, however short its life while unused is: silence counts from when the next
+-- heartbeat was due.
 redis.call('PEXPIRE', keys.meta, text((redis.call('HGET', keys.consumer .. me, 'timeout') or 0) + LONGEST_REST_MS), 'GT')
 -- A queue without a record gets none from its consumers.
 if not record[1] then return { 'plain' } end

@@ -24,7 +24,7 @@ RESTING_SWEEP_S, SHARE_OF_TIMEOUT = 20.0, 1 / 15
 #: So many consumers look at each interval; of more, each does so more rarely.
 ENOUGH_CONSUMERS = 40
 #: Seconds for which the only consumer of a queue knows that nothing was ever published to it. It sees that when it extends the
-#: queue's life, which is every 20 s for a control queue (`transient_queues.py`).
+#: queue's life, which is every 23 s for a control queue (`transient_queues.py`).
 SEEN_S = 25.0
 
 

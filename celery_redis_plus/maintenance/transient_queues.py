@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from celery_redis_plus import clock
 from celery_redis_plus.broker.queue_failures import KeyFailures
+from celery_redis_plus.maintenance.heartbeat import LONGEST_BEAT_S
 from celery_redis_plus.maintenance.time_slices import Slice
 
 if TYPE_CHECKING:
@@ -25,8 +26,8 @@ logger = logging.getLogger(__name__)
 RELIST_S = 60.0
 #: Seconds between two calls for a queue that is consumed, at most: the keys of its messages live for an hour (`lua/declare.lua`).
 LONGEST_INTERVAL_S = 600.0
-#: No consumer counts for less (`lua/include/living.lua`), and so long after its last heartbeat the next one is due at the latest.
-LEAST_TIMEOUT_S, LONGEST_REST_S = 4.0, 10.0
+#: No consumer counts for less (`lua/include/living.lua`).
+LEAST_TIMEOUT_S = 4.0
 #: Seconds after which a queue is touched again where the broker has refused it.
 AGAIN_S = 5.0
 
@@ -120,7 +121,7 @@ class TransientQueues:
         unused_s = (used.ttl_ms or 0) / 1000
         if not used.consumers:
             return unused_s, unused_s / 2
-        # When the next call is due, all of the time is left for which the consumers count.
-        needed_s = max(unused_s, max(self._timeout_s, LEAST_TIMEOUT_S) + LONGEST_REST_S)
+        # When the next call is due, all of the time is left for which the consumers count: from their next heartbeat on.
+        needed_s = max(unused_s, max(self._timeout_s, LEAST_TIMEOUT_S) + LONGEST_BEAT_S)
         interval_s = min(needed_s / 3, LONGEST_INTERVAL_S)
         return needed_s + interval_s, interval_s

@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Any
 from kombu.utils.uuid import uuid
 
 from celery_redis_plus.broker.arguments.queue_arguments import check_queue_name
-from celery_redis_plus.broker.consumers.settlement import Settlement
-from celery_redis_plus.errors import NotSupported
 from celery_redis_plus.shards.declarations import Arguments, DeclaringChannel
 from celery_redis_plus.shards.publish_batch import ShardsPublishBatch
 from celery_redis_plus.shards.publishing import ShardsPublisher
 from celery_redis_plus.shards.refusals import REFUSALS, REFUSES_WRITES
 from celery_redis_plus.shards.topology import MOST_KNOWN
 from celery_redis_plus.transport.amqp_errors import CHANNEL_ERRORS, CONNECTION_ERRORS, amqp_method
+from celery_redis_plus.transport.channel import Channel
 
 if TYPE_CHECKING:
     from celery_redis_plus.shards.credit import PartChannel
@@ -210,21 +209,7 @@ class ShardsChannel(DeclaringChannel):
 
     # -- settle -----------------------------------------------------------------------------------------------------------
 
-    def basic_ack(self, delivery_tag: str, multiple: bool = False) -> None:
-        """Settle a message as done, as `Channel.basic_ack`."""
-        for tag in self.qos.up_to(delivery_tag) if multiple else (delivery_tag,):
-            self.qos.settle(tag, Settlement.ACK)
-
-    def basic_reject(self, delivery_tag: str, requeue: bool = False) -> None:
-        """Settle a message that was not done: with `requeue` back in place, else to the queue's dead letters."""
-        self.qos.settle(delivery_tag, Settlement.REQUEUE if requeue else Settlement.REJECT)
-
-    @amqp_method
-    def basic_recover(self, requeue: bool = False) -> None:
-        """Give everything delivered and not settled back, to the next consumer that claims it."""
-        if not requeue:
-            raise NotSupported("basic.recover without requeue is not supported")
-        self.qos.restore_unacked()
+    basic_ack, basic_reject, basic_recover = Channel.basic_ack, Channel.basic_reject, Channel.basic_recover
 
     @amqp_method
     def basic_qos(self, prefetch_size: int = 0, prefetch_count: int = 0, apply_global: bool = False) -> None:

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from amqp.protocol import queue_declare_ok_t
-from kombu.transport.base import to_rabbitmq_queue_arguments
 from kombu.utils.uuid import uuid
 
 from celery_redis_plus.broker.arguments.names import check_exchange_name
@@ -34,6 +33,8 @@ class DeclaringChannel(PartedChannel):
     """A channel that declares on several shards."""
 
     exchange_bind = exchange_unbind = Channel.exchange_bind
+    prepare_queue_arguments = Channel.prepare_queue_arguments
+    after_reply_message_received = Channel.after_reply_message_received
 
     def is_fanout(self, exchange: str) -> bool:
         """Tell whether an exchange is a fanout exchange."""
@@ -105,10 +106,6 @@ class DeclaringChannel(PartedChannel):
 
     # -- queues -----------------------------------------------------------------------------------------------------------
 
-    def prepare_queue_arguments(self, arguments: Mapping[str, Any], **kwargs: Any) -> Any:
-        """Return kombu's own queue options as `x-*` arguments."""
-        return to_rabbitmq_queue_arguments(arguments, **kwargs)
-
     @amqp_method
     def queue_declare(
         self,
@@ -172,10 +169,6 @@ class DeclaringChannel(PartedChannel):
                 self.defer(number, name, lambda part: part.queue_delete(name, if_unused, if_empty))
         self.topology.queues.pop(name, None)
         return int(deleted)
-
-    def after_reply_message_received(self, queue: str) -> None:
-        """Delete a reply queue that has served."""
-        self.queue_delete(queue)
 
     @amqp_method
     def queue_purge(self, queue: str, **kwargs: Any) -> int:

@@ -11,9 +11,9 @@ from kombu.transport import virtual
 from celery_redis_plus.broker.arguments.queue_arguments import check_queue_name
 from celery_redis_plus.connection.forks import fork_safe_property
 from celery_redis_plus.connection.shard_layout import shard_of
-from celery_redis_plus.errors import ChannelClosed, ServerOutOfMemory, ServerUnreachable, ShardUnreachable
+from celery_redis_plus.errors import ChannelClosed, ServerOutOfMemory, ServerUnavailable, ServerUnreachable, ShardUnreachable
 from celery_redis_plus.shards.credit import PartChannel, SharedQoS
-from celery_redis_plus.shards.refusals import REFUSALS, is_loss
+from celery_redis_plus.shards.refusals import REFUSALS
 from celery_redis_plus.transport.amqp_errors import CONNECTION_ERRORS
 from celery_redis_plus.transport.channel import Channel
 from celery_redis_plus.transport.compat import RedisClient
@@ -237,7 +237,8 @@ class PartedChannel(virtual.Channel):  # type: ignore[misc]
         """Note that a shard is lost, or refuses all writes. Raises `error` where it is neither."""
         if isinstance(error, ShardUnreachable):
             return
-        if not is_loss(error, broken=part.session.broken):
+        # A server that takes nothing has changed nothing (`ServerUnavailable`).
+        if not (part.session.broken or isinstance(error, ServerUnavailable)):
             raise error
         self._transport.shard_state(part.number).note_lost(error)
 

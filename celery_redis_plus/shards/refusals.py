@@ -10,11 +10,3 @@ from celery_redis_plus.errors import CommandUnavailable, NoPermission, ServerOut
 REFUSALS: Final = (NoPermission, ServerOutOfMemory, CommandUnavailable)
 #: The server answers, and takes nothing, for a while or until somebody mends it.
 REFUSES_WRITES: Final = (ServerUnavailable, *REFUSALS)
-
-
-def is_loss(error: Exception, *, broken: bool) -> bool:
-    """Return whether an error of the connection family is the loss of its shard: `broken`, or the server refuses all writes.
-
-    The second one has changed nothing on the server (`ServerUnavailable`).
-    """
-    return broken or isinstance(error, ServerUnavailable)

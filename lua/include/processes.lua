@@ -6,6 +6,8 @@
 
 -- For how long these keys stay without a heartbeat, and a leader's lease at most.
 local LIFE_MS, LONGEST_LEASE_MS = 86400000, 10000
+-- A heartbeat is promised for less than this (ms).
+local LONGEST_REST_MS = 15000
 
 local function is_lost(record)
   return string.sub(record, 1, 5) == 'lost '
