@@ -118,6 +118,8 @@ class Scene:
         # The lease of the one that hangs ends.
         self.client.zadd(GOOD.index, {self.lost.tag: 1})
         self.take(b"lost")
+        # Acks are flushed together: only the message that is held keeps its lease.
+        self.wait(lambda: self.client.zcard(GOOD.index) == 1)
         before = self.signs()
 
         def heard():

@@ -109,7 +109,7 @@ def test_what_all_have_processed_is_dropped_and_what_one_has_not_is_kept(connect
     assert subscribers(publisher)["slow"].lag == redis_client.xlen(STREAM) == 1000
     slow.drain(1000)
     # Whole nodes of 100 entries at most go.
-    wait_until(lambda: redis_client.xlen(STREAM) <= 100, 5)
+    wait_until(lambda: redis_client.xlen(STREAM) <= 100)
 
 
 def test_without_subscribers_the_stream_keeps_what_the_bounds_allow(channel, redis_client):
@@ -124,7 +124,7 @@ def test_entries_that_are_too_old_go_whoever_wants_them(connect, redis_client):
     Inbox(channel, news())
     send(channel, *range(300))
     # Looking for the dead trims, too.
-    wait_until(lambda: channel.fanout_deaths("news") == [] and redis_client.xlen(STREAM) <= 100, 5, interval_s=0.2)
+    wait_until(lambda: channel.fanout_deaths("news") == [] and redis_client.xlen(STREAM) <= 100, interval_s=0.2)
 
 
 def test_the_registry_heals_after_a_flush(connect, redis_client):

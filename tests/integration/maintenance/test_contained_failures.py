@@ -183,8 +183,8 @@ def test_subscribers_of_other_exchanges_send_their_heartbeats(connect, redis_cli
     def told():
         return [redis_client.zrange(f"cursors:{{/0.{name}}}", 0, 0, withscores=True)[0][1] for name in ("first", "last")]
 
-    wait_until(lambda: told() == [2, 2], 10)
-    wait_until(refusals, 10)
+    wait_until(lambda: told() == [2, 2])
+    wait_until(refusals)
     assert "exchange 'bad'" in refusals()[0]
 
 
