@@ -34,8 +34,8 @@ def _reading() -> tuple[str, ...]:
 _PUBLISHING = (
     *("add_to_queue_set", "bind", "count_consumers", "database_id", "declare", "declare_exchange", "increment_counters"),
     *("leave_wait_queue", "list_queue", "list_subscribers", "next_queue_id", "notify", "publish", "publish_batch"),
-    *("publish_bounded", "publish_dead", "publish_fanout", "publish_fanout_bounded", "publish_ordinary", "set_event_log"),
-    *("track", "track_report"),
+    *("publish_bounded", "publish_dead", "publish_fanout", "publish_fanout_bounded", "publish_ordinary", "replace_arguments"),
+    *("set_event_log", "track", "track_report"),
 )
 
 
@@ -107,7 +107,7 @@ ROLES = (
         _PUBLISHING,
         (
             *("bzmpop", "client|info", "hget", "hgetall", "hexists", "hkeys", "hmget", "hscan", "hset", "pexpire", "wait"),
-            *("zcard", "zscore"),
+            *("time", "zcard", "zscore"),
         ),
     ),
     Role(

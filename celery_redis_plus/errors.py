@@ -389,7 +389,7 @@ class ResourceLocked(BrokerError, amqp_errors.ResourceLocked):
 
 class PreconditionFailed(BrokerError, amqp_errors.PreconditionFailed):
     """A queue or exchange exists already with other arguments, or is of a type that does not allow what was asked for. Declare it
-    with the same ones, or delete it first.
+    with the same ones, or delete it first. Arguments that only steer a queue may differ (option `on_mismatch`).
     """
 
     reply_code = 406

@@ -332,6 +332,13 @@ OF_THE_DATABASE = (
         _KEYS.exchanges, "hash", "Exchange -> its record (JSON: type, arguments).", "Until the last exchange is deleted."
     ),
     KeyDescription(
+        _KEYS.policies,
+        "hash",
+        "Pattern of queues' names -> the policy that steers them (JSON, see `broker/queues/policies.py`).",
+        "As long as it has members.",
+        plain_writers="`BrokerAdmin`, and the leader, which removes those whose time is over",
+    ),
+    KeyDescription(
         _KEYS.database_id,
         "string",
         "The version of the data format, and behind a dot a random id of the database: a flushed one gets another. With "

@@ -284,6 +284,8 @@ class Keys:
         #: Which connections each consuming process has, when each was heard of last, and which one leads.
         self.processes = process_keys(prefix)
         self.exchanges = self._key("exchanges")
+        #: A hash: pattern of queues' names -> the policy that steers them.
+        self.policies = self._key("policies")
         #: A zset: tracked deliveries that are not resolved -> when they should be.
         self.tracks = self._key("tracks")
         #: A set: the queues that have lifecycle events, also those that are deleted by now.

@@ -69,6 +69,10 @@ class Options:
     global_keyprefix: str = option(text(), "")
     """Prefix of every key, so that several applications can share a database. End it with a colon (`shop:`). A prefix that
     continues another one with a word of a key, such as `shop` and `shopdead_`, could meet its keys."""
+    on_mismatch: str = option(choice("keep", "apply", "error"), "keep")
+    """What a declaration of a queue does that exists with other arguments, where only arguments differ that steer it, such as
+    `x-rate-limit` ([policies](policies.md)). `keep`: the queue keeps what it has, and a warning names both values. `apply`: the
+    queue gets the new values. `error`: AMQP's 406 PRECONDITION_FAILED, as for all other arguments."""
     priority_order: str | None = option(choice("high-first", "low-first"), None, none="high-first")
     """Which priority is delivered first: `high-first` (255 first, the direction of RabbitMQ) or `low-first` (0 first, the
     direction of kombu's own Redis transport)."""

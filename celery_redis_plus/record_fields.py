@@ -100,7 +100,8 @@ PROCESS_GAUGES = {
 #: Fields of `meta:{Q}`.
 QUEUE_FIELDS = {
     "id": "The queue's id, a number in base 36 and five random digits: a new id means that it was deleted and declared again.",
-    "arguments": "Its declaration (JSON).",
+    "arguments": "The arguments in force (JSON): its declaration, with what a policy replaces.",
+    "declared": "Its declaration (JSON), where a policy replaces some of its arguments.",
     "format": "Version of the data layout.",
     "assumed": "1: written by a process that did not know the arguments; the first process that knows them replaces them.",
     "expires": "How long a transient queue lives that is not used, ms: the TTL of this record.",

@@ -301,6 +301,14 @@ OPERATIONS = {
             "0 without a record",
         ),
         Operation(
+            "steer a queue",
+            "Replace the arguments that only steer, by a policy or a declaration, under a new queue id.",
+            ("broker/queues/queues.py:Queues.steer",),
+            ("replace_arguments",),
+            NO_STATE,
+            "0 under another queue id; -1 where bytes are to be limited that were not counted",
+        ),
+        Operation(
             "declare an exchange, bind",
             "Write an exchange's record and limits; add and remove bindings under a new version.",
             (

@@ -32,7 +32,7 @@ from celery_redis_plus.admin.diagnosis.response_checks import (
     LATENCY_DANGER_MS,
 )
 from celery_redis_plus.admin.diagnosis.server_checks import CLIENTS_ADVICE, CLIENTS_DANGER, MEMORY_ADVICE, MEMORY_DANGER
-from celery_redis_plus.broker.arguments.argument_rules import ALLOWED, WITHDRAWN
+from celery_redis_plus.broker.arguments.argument_rules import ALLOWED, STEERING, WITHDRAWN
 from celery_redis_plus.broker.arguments.deduplication import ID, SCOPE, TTL
 from celery_redis_plus.broker.integrity import RULES
 from celery_redis_plus.cli.metric_descriptions import GAUGES, HISTOGRAMS, LABELS, PREFIX, QUEUE_COUNTERS
@@ -134,7 +134,8 @@ def arguments_page() -> str:
     if described != known:
         raise SystemExit(f"docs/argument_descriptions.py has {described}, and the code knows {known}")
     tables = {
-        "Queues": {name: (ALLOWED[name], doc) for name, doc in OF_QUEUES.items()},
+        "Queues: what steers them": {name: (ALLOWED[name], doc) for name, doc in OF_QUEUES.items() if name in STEERING},
+        "Queues: what they are": {name: (ALLOWED[name], doc) for name, doc in OF_QUEUES.items() if name not in STEERING},
         "Consumers": OF_CONSUMERS,
         "Headers of messages": OF_MESSAGES,
         "Exchanges and bindings": OF_EXCHANGES,

@@ -6,9 +6,9 @@
 --       7 dlx_outbox (zset)  8 dead (zset)  9 wakeup (zset)  10 schedule_wakeup (zset)  11 consumers (zset)
 -- ARGV  1 arguments (text)  2 how long an unused transient queue lives (ms, '' = lasting)  3 queue id ('' = not drawn yet)  4 format version,
 --       then the fields that the scripts read: name, value
--- Returns { status, id and arguments that stand, ready, delayed, unacked }; status: 'created', 'exists', 'differs', or 'id' where the
--- record is new and an id has to be drawn first; or 'remains' where that is so, and an expired transient queue of this name has left
--- messages, which have to go first.
+-- Returns { status, id that stands, arguments that stand, ready, delayed, unacked, arguments that were declared, '' where these stand };
+-- status: 'created', 'exists', 'differs' from what was declared, or 'id' where the record is new and an id has to be drawn first; or
+-- 'remains' where that is so, and an expired transient queue of this name has left messages, which have to go first.
 -- Bound: the fields and keys that are given.
 -- @include text
 -- @include keys_ttl
@@ -22,7 +22,7 @@ local function has_remains()
   return false
 end
 
-local record = redis.call('HMGET', KEYS[1], 'id', 'arguments', 'assumed', 'expires')
+local record = redis.call('HMGET', KEYS[1], 'id', 'arguments', 'assumed', 'expires', 'declared')
 local status = 'exists'
 local ttl
 local assumes = ARGV[5] == 'assumed'
@@ -33,7 +33,7 @@ if ARGV[2] ~= '' then
   for _, item in ipairs({ 'expires', ARGV[2], 'ttl', ttl }) do fields[#fields + 1] = item end
 end
 if not record[1] then
-  if ARGV[3] == '' then return { has_remains() and 'remains' or 'id', '', '', 0, 0, 0 } end
+  if ARGV[3] == '' then return { has_remains() and 'remains' or 'id', '', '', 0, 0, 0, '' } end
   redis.call('HSET', KEYS[1], 'id', ARGV[3], unpack(fields))
   -- What a transient queue of this name has left would vanish by its TTL, with the messages that are added to it.
   if ARGV[2] == '' then
@@ -42,12 +42,12 @@ if not record[1] then
   status = 'created'
   record[1] = ARGV[3]
 elseif record[3] and not assumes then
-  if ARGV[3] == '' then return { 'id', '', '', 0, 0, 0 } end
+  if ARGV[3] == '' then return { 'id', '', '', 0, 0, 0, '' } end
   redis.call('HSET', KEYS[1], 'id', ARGV[3], unpack(fields))
-  redis.call('HDEL', KEYS[1], 'assumed')
-  record[1] = ARGV[3]
-  record[2] = ARGV[1]
-elseif record[2] ~= ARGV[1] and not assumes then
+  redis.call('HDEL', KEYS[1], 'assumed', 'declared')
+  record[1], record[2], record[5] = ARGV[3], ARGV[1], nil
+  status = 'created'
+elseif (record[5] or record[2]) ~= ARGV[1] and not assumes then
   status = 'differs'
 end
 if ARGV[2] ~= '' and status ~= 'differs' and not assumes then
@@ -66,4 +66,7 @@ if status ~= 'differs' and redis.call('HEXISTS', KEYS[1], 'restricted') == 1 the
   redis.call('ZADD', KEYS[5], '-inf', '')
   if ttl then redis.call('PEXPIRE', KEYS[5], ttl) end
 end
-return { status, record[1], record[2] or ARGV[1], redis.call('ZCARD', KEYS[2]), redis.call('ZCARD', KEYS[3]), redis.call('ZCARD', KEYS[4]) }
+return {
+  status, record[1], record[2] or ARGV[1], redis.call('ZCARD', KEYS[2]), redis.call('ZCARD', KEYS[3]), redis.call('ZCARD', KEYS[4]),
+  record[5] or '',
+}

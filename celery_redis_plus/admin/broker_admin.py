@@ -12,7 +12,7 @@ from operator import attrgetter
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from redis.exceptions import NoPermissionError
+from redis.exceptions import NoPermissionError, ResponseError
 
 from celery_redis_plus.admin.diagnosis.checks import examine
 from celery_redis_plus.admin.diagnosis.examined_broker import ExaminedBroker
@@ -31,17 +31,19 @@ from celery_redis_plus.broker.queues.listing import ListedMessage, State, list_m
 from celery_redis_plus.broker.queues.message_search import MessageSearch
 from celery_redis_plus.broker.queues.messages import Messages
 from celery_redis_plus.broker.queues.overview import QueueOverview, list_queues, read_overview, read_overviews
+from celery_redis_plus.broker.queues.policies import PolicyList, applying
 from celery_redis_plus.broker.queues.queues import Queues
 from celery_redis_plus.connection.broker_at import ShardPlace, broker_at, prefix_at
 from celery_redis_plus.connection.command_connection import CommandConnection
 from celery_redis_plus.connection.connector import Connector
-from celery_redis_plus.errors import InvalidArgument, QueueNotFound
+from celery_redis_plus.errors import InvalidArgument, PreconditionFailed, QueueNotFound
 from celery_redis_plus.keys import Keys
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from celery_redis_plus.admin.diagnosis.finding import Finding
+    from celery_redis_plus.broker.queues.policies import Policy
     from celery_redis_plus.migration.conversion import Priorities
     from celery_redis_plus.migration.migration import Migration
     from celery_redis_plus.options import Options
@@ -131,6 +133,7 @@ class BrokerAdmin:
         self.messages = MessageSearch(self.queue_messages, self.queues)
         self._bindings = Bindings(commands, self._keys, known)
         self._pausing = Pausing(commands, self._keys)
+        self._policies = PolicyList(commands, self._keys)
         self._consumers = Consumers(commands, self._keys)
         self._failures = KeyFailures(logger, UNREADABLE)
         self._exchange_failures = KeyFailures(logger, UNREADABLE, kind="exchange")
@@ -312,6 +315,64 @@ class BrokerAdmin:
         """Return why and since when `queue` is paused; None: it is not."""
         self.check_queue(queue)
         return self._pausing.paused(queue)
+
+    # -- policies ---------------------------------------------------------------------------------------------------------
+
+    def arguments(self, queue: str) -> dict[str, object]:
+        """Return the arguments of `queue` that are in force: those of its declaration, with what a policy replaces."""
+        known = self._queues.read(queue)
+        if known is None:
+            raise QueueNotFound(f"there is no queue {queue!r}")
+        return dict(known.arguments.arguments)
+
+    def policies(self) -> list[Policy]:
+        """Return the policies that apply now, by pattern."""
+        return self._policies.all()
+
+    def set_policy(
+        self, pattern: str, arguments: Mapping[str, object], reason: str, *, priority: int = 0, for_s: float | None = None
+    ) -> dict[str, str | None]:
+        """Steer the lasting queues whose names match `pattern`, those that are declared later as well.
+
+        Args:
+            pattern: a queue's name, or a pattern with `*`, `?` and `[...]`.
+            arguments: of a declaration, such as `{"x-rate-limit": "50/m"}`, that only steer; None takes one away.
+            reason: why, for others.
+            priority: of several policies that match a queue the one with the highest applies.
+            for_s: after so many seconds the policy ends by itself; None: when it is removed.
+
+        Returns:
+            The queues that match now, and for each why the policy is not in force there, or None where it is.
+
+        Raises:
+            InvalidArgument: naming the argument or value, and what is allowed.
+        """
+        return self._steer(self._policies.put(pattern, arguments, reason, priority=priority, for_s=for_s))
+
+    def remove_policy(self, pattern: str) -> dict[str, str | None] | None:
+        """Remove a policy: its queues have their own arguments again, or those of another one that matches.
+
+        Returns None where there is none, else as `set_policy`.
+        """
+        return self._steer(pattern) if self._policies.remove(pattern) else None
+
+    def _steer(self, policy: Policy | str) -> dict[str, str | None]:
+        """Steer the queues that a policy names, or that one that is gone by now has named."""
+        policies = self._policies.all()
+        pattern = policy if isinstance(policy, str) else policy.pattern
+        found: dict[str, str | None] = {}
+        for queue in sorted(self._queues.lasting()):
+            if pattern != queue and not fnmatchcase(queue, pattern):
+                continue
+            by = applying(policies, queue)
+            found[queue] = (
+                f"policy {by.pattern!r} applies instead" if by and not isinstance(policy, str) and by != policy else None
+            )
+            try:
+                self._queues.steer(queue, strict=True)
+            except (InvalidArgument, PreconditionFailed, ResponseError) as error:
+                found[queue] = str(error)
+        return found
 
     # -- dead letters -----------------------------------------------------------------------------------------------------
 

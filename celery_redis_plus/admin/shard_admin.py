@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import fields, replace
 from heapq import merge
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from celery_redis_plus.broker.queues.listing import ListedMessage
     from celery_redis_plus.broker.queues.messages import Messages
     from celery_redis_plus.broker.queues.overview import QueueOverview
+    from celery_redis_plus.broker.queues.policies import Policy
     from celery_redis_plus.migration.conversion import Priorities
     from celery_redis_plus.migration.migration import Migration
 
@@ -187,6 +188,7 @@ class ShardAdmin(BrokerAdmin):
     pause = _by_queue(BrokerAdmin.pause)
     resume = _by_queue(BrokerAdmin.resume)
     paused = _by_queue(BrokerAdmin.paused)
+    arguments = _by_queue(BrokerAdmin.arguments)
     check_queue = _by_queue(BrokerAdmin.check_queue)
     search_dead_letters = _by_queue(BrokerAdmin.search_dead_letters)
 
@@ -221,6 +223,32 @@ class ShardAdmin(BrokerAdmin):
         """Return the subscribers of each fanout exchange, as `BrokerAdmin.subscribers`."""
         found = [(shard, shard.subscribers(*patterns)) for shard in self._reached]
         return {name: those for shard, named in found for name, those in named.items() if self.shard_of(name) is shard}
+
+    # -- policies ---------------------------------------------------------------------------------------------------------
+
+    def policies(self) -> list[Policy]:
+        """Return the policies that apply now, by pattern: each stands in all shards."""
+        found = {one.pattern: one for shard in self._shards for one in shard.policies()}
+        return [found[pattern] for pattern in sorted(found)]
+
+    def set_policy(
+        self, pattern: str, arguments: Mapping[str, object], reason: str, *, priority: int = 0, for_s: float | None = None
+    ) -> dict[str, str | None]:
+        """Set a policy in each shard, as `BrokerAdmin.set_policy`. Raises ShardUnreachable before any, where one is away."""
+        self.policies()
+        return self._merged(
+            shard.set_policy(pattern, arguments, reason, priority=priority, for_s=for_s) for shard in self._shards
+        )
+
+    def remove_policy(self, pattern: str) -> dict[str, str | None] | None:
+        """Remove a policy from each shard, as `BrokerAdmin.remove_policy`. Raises as `set_policy`."""
+        self.policies()
+        removed = [found for shard in self._shards if (found := shard.remove_policy(pattern)) is not None]
+        return self._merged(removed) if removed else None
+
+    @staticmethod
+    def _merged(found: Iterable[dict[str, str | None]]) -> dict[str, str | None]:
+        return dict(sorted((queue, why) for one in found for queue, why in one.items()))
 
     # -- dead letters -----------------------------------------------------------------------------------------------------
 

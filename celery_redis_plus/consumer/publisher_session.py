@@ -144,6 +144,7 @@ class PublisherSession:
             owner_timeout_s=options.consumer_heartbeat_timeout,
             event_log=EventLogSettings.of(options),
             knowledge=topology,
+            on_mismatch=options.on_mismatch,
         )
         self.owned_queues = OwnedQueues(
             self.commands,

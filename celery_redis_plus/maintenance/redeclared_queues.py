@@ -61,5 +61,7 @@ class RedeclaredQueues:
             return
         self._unacked_messages.note_arguments(queue, record.arguments)
         if known is not None:
-            logger.info("queue %r was declared again: %s", queue, record.arguments.encode(), extra={"queue": queue})
+            logger.info(
+                "queue %r was declared again, or has new arguments: %s", queue, record.arguments.encode(), extra={"queue": queue}
+            )
         self._watched.redeclared(queue, self._queues.ttl_ms(record.arguments))

@@ -20,6 +20,7 @@ from celery_redis_plus.broker.exchanges.bindings import Bindings
 from celery_redis_plus.broker.fanout.subscriber_cursor import SubscriberCursors
 from celery_redis_plus.broker.fanout.subscriber_registry import SubscriberRegistry
 from celery_redis_plus.broker.queues.ownership import Ownership, delete_queue
+from celery_redis_plus.broker.queues.policies import PolicyList
 from celery_redis_plus.broker.queues.queues import Queues
 from celery_redis_plus.connection.blocking_connection import BlockingConnection
 from celery_redis_plus.connection.command_connection import CommandConnection
@@ -41,6 +42,7 @@ from celery_redis_plus.maintenance.lease_heartbeats import LeaseHeartbeats, inte
 from celery_redis_plus.maintenance.lost_processes import LostProcesses
 from celery_redis_plus.maintenance.master_check import MasterCheck
 from celery_redis_plus.maintenance.own_process import OwnProcess
+from celery_redis_plus.maintenance.policy_changes import PolicyChanges
 from celery_redis_plus.maintenance.process_recovery import LostRoles
 from celery_redis_plus.maintenance.reconnect_recovery import ReconnectRecovery
 from celery_redis_plus.maintenance.redeclared_queues import RedeclaredQueues
@@ -116,6 +118,7 @@ class Tasks:
                 self.unconsumed_queues,
                 self.janitor,
                 EndedEventLogs(self._queues),
+                PolicyChanges(self._queues, PolicyList(self.commands, self._keys), self.leadership),
                 AbandonedDeliveries(OverdueDeliveries(self.commands, self._keys, self._options)),
             ),
             leads=lambda: self.leadership.leads,

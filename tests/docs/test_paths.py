@@ -56,6 +56,7 @@ NO_TRANSITION = frozenset(
         ),
         *(
             "pause",
+            "replace_arguments",
             "publish_fanout",
             "publish_fanout_bounded",
             "remove_expired_subscribers",

@@ -49,6 +49,7 @@ OTHERS = {
     "broker/exchanges/exchange_record.py:decode_exchange": "an exchange's declaration",
     "broker/exchanges/routing.py:decode_binding": "a binding",
     "broker/publishing/delivery_store.py:_about": "a tracked delivery's record",
+    "broker/queues/policies.py:decode": "a policy", "cli/commands/policy.py:_argument": "an argument",
     "event_log/stream.py:names_in": "an argument",
     "integration/child_settlements.py:read": "a pipe from a child",
     "transport/typed_queues.py:payload": "a message that is being published",

@@ -119,6 +119,19 @@ WITHDRAWN = {
     )
 }
 
+#: Arguments that only steer what is done with messages: they may change while the queue lives. All others say what it is: the
+#: places of its messages (`x-max-priority`, `x-priority-ageing`), its life, or who may consume it follow from them.
+STEERING = frozenset(
+    {
+        "x-message-ttl", "x-max-length", "x-max-length-bytes", "x-max-pending", "x-overflow", "x-throttle", "x-accept-types",
+        "x-delivery-limit", "x-delayed-retry-min", "x-delayed-retry-max", "x-retry-policy", "x-consumer-timeout",
+        "x-dead-letter-exchange", "x-dead-letter-routing-key", "x-single-active-consumer", "x-max-unacked", "x-rate-limit",
+    }
+)  # fmt: skip
+
+#: What arguments begin with that a later release will know: until then no queue may have them.
+RESERVED_PREFIX = "x-group-"
+
 #: Of all arguments that have an effect, what they may be.
 ALLOWED = {name: rule.allowed for name, rule in _RULES.items()}
 KNOWN_ARGUMENTS = frozenset(ALLOWED)
@@ -139,6 +152,10 @@ def _checked(owner: str, key: str, value: object) -> object:
     """Return the value as it is kept: 10000.0, which arithmetic on seconds makes, becomes 10000."""
     if key in WITHDRAWN:
         raise InvalidArgument(f"argument {key!r} of {owner} is {WITHDRAWN[key]}")
+    if key.startswith(RESERVED_PREFIX):
+        raise InvalidArgument(
+            f"argument {key!r} of {owner} is not known by this release: names that begin with {RESERVED_PREFIX!r} are reserved"
+        )
     rule = _RULES.get(key)
     if rule is None:
         return value

@@ -8,17 +8,17 @@ as they are; `transport.arguments` names them to the user.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from celery_redis_plus.broker.arguments.argument_rules import check_arguments, rate_of
+from celery_redis_plus.broker.arguments.argument_rules import STEERING, check_arguments, rate_of
 from celery_redis_plus.broker.arguments.field_tables import first_difference, inequivalent, pack_table, to_text, unpack_table
 from celery_redis_plus.broker.arguments.names import check_name
 from celery_redis_plus.broker.arguments.retry_policy import RetryPolicy
 from celery_redis_plus.errors import InvalidArgument, InvalidQueueName
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping
 
 #: A queue with a rate limit that was idle may give this part of a second's messages at once.
 BURST_SHARE = 10
@@ -30,6 +30,9 @@ _RULE_FIELDS = {
     "max_unacked": "x-max-unacked",
     "ageing": "x-priority-ageing",
 }
+
+#: All fields of the record that `rules` gives, and their limits.
+RULE_FIELDS = (*_RULE_FIELDS, "dlx", "retry", "sac", "rate", "burst", "filtered", "restricted", "limited", "waiting_publishers")
 
 #: What a queue with `x-filtered` may not have besides.
 _NOT_FILTERED = ("x-single-active-consumer", "x-max-unacked", "x-rate-limit")
@@ -242,11 +245,31 @@ class QueueArguments:
         durable, exclusive, auto_delete = (bool(data.get(name, False)) for name in _FLAGS)
         return cls(durable, exclusive, auto_delete, unpack_table(data.get("arguments") or {}))
 
-    def difference(self, current: QueueArguments, queue: str) -> str | None:
+    def steered(self, queue: str, changes: Mapping[str, object]) -> QueueArguments:
+        """Return these arguments with `changes` to those that only steer; None takes one away.
+
+        Raises:
+            InvalidArgument: an argument does not only steer, has a value that is not allowed, or does not go with the others.
+        """
+        fixed = sorted(changes.keys() - STEERING)
+        if fixed:
+            raise InvalidArgument(
+                f"argument {fixed[0]!r} of queue {queue!r} cannot change while the queue lives; allowed: "
+                + ", ".join(sorted(STEERING))
+            )
+        flags = {name: getattr(self, name) for name in _FLAGS}
+        return QueueArguments.parse(queue, arguments={**self.arguments, **changes}, **flags)
+
+    def with_steering_of(self, other: QueueArguments) -> QueueArguments:
+        """Return these arguments with those of `other` that only steer in place of their own."""
+        kept = {key: value for key, value in self.arguments.items() if key not in STEERING}
+        return replace(self, arguments={**kept, **{key: value for key, value in other.arguments.items() if key in STEERING}})
+
+    def difference(self, current: QueueArguments, queue: str, *, besides: Collection[str] = ()) -> str | None:
         """Return in RabbitMQ's words what keeps this declaration of `queue` from agreeing with `current`.
 
-        None: they agree. Compared are durable, exclusive, auto_delete, then the arguments by name. As in
-        RabbitMQ, the queue type `classic` is the same as none.
+        None: they agree, at least in all arguments `besides` these. Compared are durable, exclusive, auto_delete, then the
+        arguments by name. As in RabbitMQ, the queue type `classic` is the same as none.
 
         Example:
             >>> new, old = (QueueArguments.parse("q", arguments={"x-max-priority": n}) for n in (5, 10))
@@ -258,7 +281,7 @@ class QueueArguments:
             received, present = getattr(self, name), getattr(current, name)
             if received != present:
                 return inequivalent(name, owner, received, present)
-        key = first_difference(_comparable(self.arguments), _comparable(current.arguments))
+        key = first_difference(_comparable(self.arguments, besides), _comparable(current.arguments, besides))
         if key is None:
             return None
         return inequivalent(key, owner, self.arguments.get(key), current.arguments.get(key))
@@ -272,5 +295,5 @@ class QueueArguments:
         return value if isinstance(value, str) else None
 
 
-def _comparable(arguments: Mapping[str, object]) -> dict[str, object]:
-    return {key: value for key, value in arguments.items() if (key, value) != ("x-queue-type", "classic")}
+def _comparable(arguments: Mapping[str, object], besides: Collection[str]) -> dict[str, object]:
+    return {key: value for key, value in arguments.items() if (key, value) != ("x-queue-type", "classic") and key not in besides}

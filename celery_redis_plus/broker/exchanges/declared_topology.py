@@ -78,6 +78,8 @@ class DeclaredTopology:
         self.owners: dict[str, bytes] = {}
         #: Sessions of this process that owned queues and are over.
         self.gone: dict[str, None] = {}
+        #: Queue -> how its declaration here differs from that of others, as it was told last.
+        self._mismatches: dict[str, str] = {}
         #: How often the database was found flushed.
         self.flushes = 0
         self._on_flush = on_flush
@@ -130,6 +132,12 @@ class DeclaredTopology:
             self._on_flush()
 
     # -- queues -----------------------------------------------------------------------------------------------------------
+
+    def is_new_mismatch(self, queue: str, difference: str) -> bool:
+        """Note how a declaration here differs from that of others; return whether that was not told yet."""
+        told = self._mismatches.get(queue)
+        self._mismatches[queue] = difference
+        return told != difference
 
     def queue(self, name: str) -> QueueArguments | None:
         """Return what this process declared the queue with."""

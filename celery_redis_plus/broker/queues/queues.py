@@ -9,13 +9,15 @@ from contextlib import suppress
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
+from celery_redis_plus.broker.arguments.argument_rules import STEERING
 from celery_redis_plus.broker.arguments.limits import Limits
-from celery_redis_plus.broker.arguments.queue_arguments import QueueArguments, check_queue_name
+from celery_redis_plus.broker.arguments.queue_arguments import RULE_FIELDS, QueueArguments, check_queue_name
 from celery_redis_plus.broker.exchanges.declared_topology import DeclaredTopology
 from celery_redis_plus.broker.exchanges.known_queues import KnownQueue
 from celery_redis_plus.broker.queue_failures import KeyFailures
+from celery_redis_plus.broker.queues.policies import Policy, PolicyList, applying
 from celery_redis_plus.broker.queues.queue_ids import new_id
-from celery_redis_plus.errors import PreconditionFailed
+from celery_redis_plus.errors import InvalidArgument, PreconditionFailed
 from celery_redis_plus.event_log.settings import EventLogSettings
 from celery_redis_plus.keys import FORMAT_VERSION, decode_name, encode_name
 from celery_redis_plus.scripts import script
@@ -58,6 +60,19 @@ class Sizes(NamedTuple):
     unacked: int
 
 
+class _Written(NamedTuple):
+    """What the declare script has answered: the record that stands now."""
+
+    #: `created`, `exists`, or `differs` where the queue was declared otherwise.
+    status: bytes
+    id: bytes
+    #: Those in force.
+    arguments: bytes
+    #: Those it was declared with; empty where they are in force.
+    declared: bytes
+    sizes: Sizes
+
+
 class Queues:
     """Queue records over one connection."""
 
@@ -70,13 +85,17 @@ class Queues:
         owner_timeout_s: float = 60,
         event_log: EventLogSettings | None = None,
         knowledge: DeclaredTopology | None = None,
+        on_mismatch: str = "keep",
     ) -> None:
         """Use `commands`.
 
         Without `x-expires` an unused auto-delete queue vanishes after `transient_ttl_s` seconds, and an exclusive one after
         `owner_timeout_s` without a sign of life of its owner. `event_log` says how
-        the events of the queues that are declared here are written. What is declared goes into `knowledge`.
+        the events of the queues that are declared here are written. What is declared goes into `knowledge`. `on_mismatch` is the
+        option.
         """
+        self._on_mismatch = on_mismatch
+        self._policies = PolicyList(commands, keys)
         self._event_log = event_log or EventLogSettings()
         self._commands = commands
         self._knowledge = DeclaredTopology() if knowledge is None else knowledge
@@ -101,6 +120,8 @@ class Queues:
     def declare(self, name: str, arguments: QueueArguments) -> Sizes:
         """Write the queue's record, or check that the one that stands agrees. One that was only assumed is replaced.
 
+        Arguments that only steer may differ: the option `on_mismatch` decides.
+
         Raises:
             InvalidQueueName: the name is empty or too long.
             PreconditionFailed: the queue exists with other arguments; the text names the first that differs.
@@ -109,28 +130,118 @@ class Queues:
         if self._knowledge.unchecked:
             self._knowledge.check_flush(self._commands, self._keys)
         ttl_ms = self.ttl_ms(arguments)
-        fields: list[tuple[str, Argument]] = [*arguments.rules()]
+        fields = self._rules(name, arguments)
         owner = self._knowledge.owners.get(name) if arguments.exclusive else None
         if owner is not None:
             # Only `claim_restricted` looks who claims.
             fields += (("owner", owner), ("restricted", "declared"))
+        written = self._write(name, arguments, ttl_ms, fields)
+        in_force = QueueArguments.decode(written.arguments) if written.status in {b"differs", b"exists"} else arguments
+        changes = written.status == b"differs" and self._is_to_change(name, arguments, written)
+        self.enlist(name, "" if ttl_ms is None else ttl_ms)
+        logged = not arguments.transient and self._set_event_log(name, arguments.event_log)
+        always_swept = bool(in_force.always_swept or logged)
+        if always_swept:
+            self.ensure_swept(name)
+        self._known.put(name, KnownQueue(written.id, in_force, always_swept))
+        self._knowledge.declared(name, arguments)
+        if changes:
+            self.steer(name, arguments)
+        elif written.status == b"created" and not arguments.transient:
+            self.steer(name)
+        return written.sizes
+
+    def _rules(self, name: str, arguments: QueueArguments) -> list[tuple[str, Argument]]:
+        """Return the fields of a queue's record that follow from its arguments, for the scripts: name, value."""
+        rules: list[tuple[str, Argument]] = [*arguments.rules()]
         limited = Limits.of(arguments).encode()
         if limited:
             # The scripts that make room have no key of the publishers who wait for it: only such queues pay for one.
-            fields += (("limited", limited), ("waiting_publishers", self._keys.queue(name).waiting_publishers))
-        status, queue_id, stands, sizes = self._write(name, arguments, ttl_ms, fields)
-        if status == b"differs":
-            difference = arguments.difference(QueueArguments.decode(stands), name)
-            if difference is not None:
-                raise PreconditionFailed(difference)
-        self.enlist(name, "" if ttl_ms is None else ttl_ms)
-        logged = not arguments.transient and self._set_event_log(name, arguments.event_log)
-        always_swept = bool(arguments.always_swept or logged)
-        if always_swept:
-            self.ensure_swept(name)
-        self._known.put(name, KnownQueue(queue_id, arguments, always_swept))
-        self._knowledge.declared(name, arguments)
-        return sizes
+            rules += (("limited", limited), ("waiting_publishers", self._keys.queue(name).waiting_publishers))
+        return rules
+
+    def _is_to_change(self, name: str, arguments: QueueArguments, written: _Written) -> bool:
+        """Return whether these arguments shall replace those with which a queue was declared, as `on_mismatch` says.
+
+        Raises PreconditionFailed where they may not differ.
+        """
+        declared = QueueArguments.decode(written.declared or written.arguments)
+        difference = arguments.difference(declared, name)
+        if difference is None:
+            return False
+        fixed = arguments.difference(declared, name, besides=STEERING)
+        if fixed is not None or self._on_mismatch == "error":
+            raise PreconditionFailed(fixed or difference)
+        if self._on_mismatch == "apply":
+            return True
+        if self._knowledge.is_new_mismatch(name, difference):
+            logger.warning(
+                "%s: the queue keeps what it has. To change it: `celery-redis-plus policy`, or on_mismatch='apply' among the "
+                "transport options of the app with the new arguments",
+                difference, extra={"queue": name},
+            )  # fmt: skip
+        return False
+
+    def steer(self, name: str, declared: QueueArguments | None = None, *, strict: bool = False) -> bool:
+        """Bring the arguments of a queue in force that its declaration and the policies say; return whether that changed any.
+
+        Args:
+            name: of the queue; one without a record is left alone.
+            declared: what it is declared with from now on, equal in all arguments that do not steer; None: as it was.
+            strict: raise InvalidArgument where the policy does not go with the queue's other arguments; else it is logged, and
+                does not apply.
+
+        Raises:
+            PreconditionFailed: `x-max-length-bytes` can be set only where it was, or in an empty queue: bytes were not counted.
+        """
+        policies, meta = self._policies.all(), self._keys.queue(name).meta
+        while True:
+            queue_id, stands, was_declared = self._commands.command("HMGET", meta, "id", "arguments", "declared")
+            if queue_id is None or stands is None:
+                return False
+            before = QueueArguments.decode(stands)
+            base = before if was_declared is None else QueueArguments.decode(was_declared)
+            wanted = base if declared is None else base.with_steering_of(declared)
+            in_force = self._by_policy(name, wanted, policies, strict=strict)
+            if in_force.encode() == before.encode() and wanted.encode() == base.encode():
+                return False
+            if self._replace(name, queue_id, in_force, wanted):
+                logger.info("queue %r has new arguments: %s", name, in_force.encode(), extra={"queue": name})
+                return True
+
+    def _by_policy(
+        self, name: str, arguments: QueueArguments, policies: Sequence[Policy], *, strict: bool
+    ) -> QueueArguments:  # fmt: skip
+        policy = None if arguments.transient else applying(policies, name)
+        if policy is None:
+            return arguments
+        try:
+            return arguments.steered(name, policy.arguments)
+        except InvalidArgument as error:
+            if strict:
+                raise
+            logger.error("policy %r does not apply to queue %r: %s", policy.pattern, name, error, extra={"queue": name})  # noqa: TRY400
+            return arguments
+
+    def _replace(self, name: str, known_id: bytes, arguments: QueueArguments, declared: QueueArguments) -> bool:
+        """Put arguments into force; return False where the record is another one by now."""
+        given = dict(self._rules(name, arguments))
+        fields = [item for field in RULE_FIELDS for item in (field, given.get(field, ""))]
+        encoded, encoded_declared, new_id = arguments.encode(), declared.encode(), self._draw_id()
+        replaced = self._commands.call(
+            script("replace_arguments"), self._keys.queue(name).consumer_keys,
+            known_id, new_id, encoded, "" if encoded == encoded_declared else encoded_declared, *fields,
+        )  # fmt: skip
+        if replaced < 0:
+            raise PreconditionFailed(
+                f"argument 'x-max-length-bytes' of queue {name!r} cannot be set while the queue has messages: their bytes were "
+                "not counted. Allowed in an empty queue; 'x-max-length' can be set at any time"
+            )
+        if replaced:
+            if arguments.always_swept:
+                self.ensure_swept(name)
+            self._known.put(name, KnownQueue(new_id.encode(), arguments, arguments.always_swept))
+        return bool(replaced)
 
     def _set_event_log(self, name: str, wanted: bool | None) -> bool | None:
         """Set whether the queue's events are written; return that, None where it stays as it is."""
@@ -148,25 +259,23 @@ class Queues:
         ttl_ms: int | None,
         fields: Iterable[tuple[str, Argument]],
         known_id: str = "",
-    ) -> tuple[bytes, bytes, bytes, Sizes]:
-        """Run the declare script; a new record gets the known id, or one that is drawn.
-
-        Returns the script's status, the id and the arguments of the record that stands, and the sizes.
-        """
+    ) -> _Written:
+        """Run the declare script; a new record gets the known id, or one that is drawn."""
         keys = self._keys.queue(name)
         ttl = "" if ttl_ms is None else ttl_ms
         call = (script("declare"), keys.declare, arguments.encode(), ttl)
         rules = [item for field in fields for item in field]
-        status, queue_id, stands, *sizes = self._commands.call(*call, known_id, FORMAT_VERSION, *rules)
+        status, *rest = self._commands.call(*call, known_id, FORMAT_VERSION, *rules)
         if status == b"remains":
             # Its messages are gone with the queue, whether a janitor came by or not.
             self.clear_away(name)
             status = b"id"
         if status == b"id":
-            status, queue_id, stands, *sizes = self._commands.call(*call, self._draw_id(), FORMAT_VERSION, *rules)
+            status, *rest = self._commands.call(*call, self._draw_id(), FORMAT_VERSION, *rules)
             # A queue that is deleted later was not lost by a flush before: that has to be noticed while the queue stands.
             self._knowledge.check_flush(self._commands, self._keys)
-        return status, queue_id, stands, Sizes(*sizes)
+        queue_id, arguments_in_force, *sizes, declared = rest
+        return _Written(status, queue_id, arguments_in_force, declared, Sizes(*sizes))
 
     def _draw_id(self) -> str:
         reserved = self._knowledge.last_reserved_id(self._keys)
@@ -190,6 +299,10 @@ class Queues:
     def ensure_swept(self, name: str) -> None:
         """Have the queue swept even while it has no consumer: messages expire there, or go on to a dead-letter exchange."""
         ensure_swept(self._commands, self._keys, name)
+
+    def lasting(self) -> list[str]:
+        """Return the names of the queues that last."""
+        return [decode_name(name) for name in self._commands.command("ZRANGE", self._keys.queues, "+inf", "+inf", "BYSCORE")]
 
     def always_swept(self) -> list[str]:
         """Return the queues that are swept although they may have no consumer."""

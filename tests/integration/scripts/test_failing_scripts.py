@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from redis.exceptions import RedisError
 
+from celery_redis_plus.broker.arguments.queue_arguments import QueueArguments
 from celery_redis_plus.broker.consumers.claims import ClaimCommands
 from tests.integration.scripts.test_headers import NAMES, READ_ONLY
 from tests.integration.scripts.workshop import LARGE, Workshop
@@ -271,6 +272,9 @@ SCENARIOS: dict[str, list[Scenario]] = {
     "pause": [
         Scenario(lambda shop: shop.pausing.pause("q", "why")),
         Scenario(lambda shop: shop.pausing.resume("q"), before=lambda shop: shop.pausing.pause("q", "why")),
+    ],
+    "replace_arguments": [
+        Scenario(lambda shop: shop.queues.steer("q", QueueArguments(durable=True, arguments={"x-single-active-consumer": True})))
     ],
     "declare": [Scenario(lambda shop: shop.declare("new"))],
     "bind": [Scenario(lambda shop: shop.run("bind", [shop.keys.binding("e")], "bind", "a", "b"))],

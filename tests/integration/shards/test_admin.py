@@ -52,6 +52,15 @@ def test_a_check_looks_at_all_shards(filled, url, capsys):
     assert "6 message(s): no violation" in capsys.readouterr().out
 
 
+def test_a_policy_steers_the_queues_of_all_shards(filled, url):
+    with admin_of_url(url) as admin:
+        assert admin.set_policy("*", {"x-max-length": 5}, "all") == dict.fromkeys(QUEUES)
+        assert [admin.arguments(queue) for queue in QUEUES] == [{"x-max-length": 5}] * SHARDS
+        assert [one.pattern for one in admin.policies()] == ["*"]
+        assert admin.remove_policy("*") == dict.fromkeys(QUEUES)
+        assert [admin.arguments(queue) for queue in QUEUES] == [{}] * SHARDS
+
+
 def test_the_doctor_names_the_shard(filled, url, capsys):
     main(["doctor", "--broker", url])
     out = capsys.readouterr().out

@@ -16,7 +16,7 @@ from tests.support.inbox import Inbox, declare
 
 
 def declare_otherwise(channel: Any, _: Any) -> None:
-    declare(channel, "q", arguments={"x-max-length": 1})
+    declare(channel, "q", arguments={"x-max-priority": 1})
 
 
 def declare_exchange_otherwise(channel: Any, _: Any) -> None:

@@ -1,0 +1,174 @@
+"""Policies: arguments that steer the queues whose names match a pattern, in place of those with which they were declared.
+
+As RabbitMQ's (https://www.rabbitmq.com/docs/policies), but that one overrides what a queue was declared with. At most one policy
+applies to a queue, which has to be a lasting one: it changes while it lives, with its messages and consumers. Only arguments that
+steer can be in one (`argument_rules.STEERING`).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
+
+from celery_redis_plus.broker.arguments.argument_rules import STEERING, check_arguments
+from celery_redis_plus.broker.arguments.eta import MAX_DELAY_MS, time_of_ms
+from celery_redis_plus.broker.arguments.field_tables import pack_table, to_text, unpack_table
+from celery_redis_plus.broker.queue_failures import KeyFailures
+from celery_redis_plus.errors import InvalidArgument
+from celery_redis_plus.keys import decode_name, encode_name
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from celery_redis_plus.connection.command_connection import CommandConnection
+    from celery_redis_plus.keys import Keys
+
+logger = logging.getLogger(__name__)
+
+#: Priorities of policies.
+LOWEST, HIGHEST = -1000, 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """One policy. `PolicyList` reads and writes them."""
+
+    #: A queue's name, or a pattern of names with `*`, `?` and `[…]`.
+    pattern: str
+    #: Argument -> value; None: queues are without it, whatever they were declared with.
+    arguments: Mapping[str, object]
+    reason: str
+    #: Of several that match a queue, the one with the highest applies; then a whole name, then the longest pattern.
+    priority: int = 0
+    #: On the server's clock, ms since the epoch; `until_ms` 0: for good.
+    since_ms: int = field(default=0, kw_only=True)
+    until_ms: int = field(default=0, kw_only=True)
+
+    @property
+    def since(self) -> datetime:
+        """When it was set."""
+        return time_of_ms(self.since_ms)
+
+    @property
+    def until(self) -> datetime | None:
+        """When it ends by itself; None: when it is removed."""
+        return time_of_ms(self.until_ms) if self.until_ms else None
+
+    def matches(self, queue: str) -> bool:
+        """Return whether a queue is called so."""
+        return self.pattern == queue or fnmatchcase(queue, self.pattern)
+
+    def encode(self) -> str:
+        """Return what stands in the list of policies under its pattern."""
+        removed = sorted(name for name, value in self.arguments.items() if value is None)
+        values = pack_table({name: value for name, value in self.arguments.items() if value is not None}, "a policy")
+        return to_text(
+            {
+                "arguments": values, "without": removed, "reason": self.reason, "priority": self.priority,
+                "since": self.since_ms, "until": self.until_ms,
+            }
+        )  # fmt: skip
+
+    @classmethod
+    def decode(cls, pattern: str, text: bytes) -> Policy:
+        """Return what `encode` was called on. Raises InvalidArgument where the text is no such record."""
+        try:
+            data = json.loads(text)
+            arguments = {**dict.fromkeys(data["without"]), **unpack_table(data["arguments"])}
+            since_ms, until_ms = int(data["since"]), int(data["until"])
+            return cls(
+                pattern, arguments, str(data["reason"]), int(data["priority"]), since_ms=since_ms, until_ms=until_ms
+            )  # fmt: skip
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise InvalidArgument(f"stored policy {pattern!r} is {text!r:.200}, and no record of a policy") from error
+
+
+def applying(policies: Iterable[Policy], queue: str) -> Policy | None:
+    """Return the policy that applies to a queue, None where none does."""
+    matching = [policy for policy in policies if policy.matches(queue)]
+    return max(matching, key=lambda one: (one.priority, one.pattern == queue, len(one.pattern), one.pattern), default=None)
+
+
+def _ms(time: Sequence[bytes]) -> int:
+    """Return the reply of TIME in ms."""
+    return int(time[0]) * 1000 + int(time[1]) // 1000
+
+
+class PolicyList:
+    """The policies of a broker, over one connection. What they say of a queue is put into force by `Queues.steer`."""
+
+    def __init__(self, commands: CommandConnection, keys: Keys) -> None:
+        self._commands = commands
+        self._keys = keys
+        self._failures = KeyFailures(logger, "cannot be read, and does not apply", kind="policy")
+        #: The server's clock at the last look, ms since the epoch.
+        self.now_ms = 0
+
+    def all(self) -> list[Policy]:
+        """Return the policies that apply now, by pattern. One that cannot be read is logged.
+
+        Raises as `CommandConnection.call` does.
+        """
+        return [one for one in self._read() if not self._is_over(one)]
+
+    def _read(self) -> list[Policy]:
+        fields: list[bytes] = []
+        with self._failures.alone("*"):
+            fields, time = self._commands.ask([("HGETALL", self._keys.policies), ("TIME",)])
+            self.now_ms = _ms(time)
+        found = []
+        for pattern, text in sorted(zip(fields[::2], fields[1::2], strict=True)):
+            name = decode_name(pattern)
+            with self._failures.alone(name):
+                found.append(Policy.decode(name, text))
+        return found
+
+    def _is_over(self, policy: Policy) -> bool:
+        return 0 < policy.until_ms <= self.now_ms
+
+    def put(
+        self, pattern: str, arguments: Mapping[str, object], reason: str, *, priority: int = 0, for_s: float | None = None
+    ) -> Policy:
+        """Write a policy, in place of one with the same pattern, and return it.
+
+        Raises:
+            InvalidArgument: naming the argument or value, and what is allowed.
+        """
+        owner = f"policy {pattern!r}"
+        if not pattern or not arguments or not reason.strip():
+            missing = "pattern" if not pattern else "argument" if not arguments else "reason"
+            raise InvalidArgument(
+                f"{owner} has no {missing}; it needs a pattern, an argument at least, and a reason that tells others why"
+            )
+        if not LOWEST <= priority <= HIGHEST:
+            raise InvalidArgument(f"{owner} has priority {priority!r}; allowed is a whole number from {LOWEST} to {HIGHEST}")
+        if for_s is not None and not 0 < for_s <= MAX_DELAY_MS / 1000:
+            raise InvalidArgument(
+                f"{owner} is for {for_s!r} s; allowed is more than 0 and up to {MAX_DELAY_MS // 1000}, or None for good"
+            )
+        fixed = sorted(arguments.keys() - STEERING)
+        if fixed:
+            raise InvalidArgument(
+                f"argument {fixed[0]!r} of {owner} cannot change while a queue lives; allowed: {', '.join(sorted(STEERING))}"
+            )
+        checked = {**dict.fromkeys(arguments), **check_arguments(owner, arguments)}
+        now = _ms(self._commands.command("TIME"))
+        until_ms = 0 if for_s is None else now + max(1, int(for_s * 1000))
+        policy = Policy(pattern, checked, reason.strip(), priority, since_ms=now, until_ms=until_ms)
+        self._commands.command("HSET", self._keys.policies, encode_name(pattern), policy.encode())
+        return policy
+
+    def remove(self, pattern: str) -> bool:
+        """Remove a policy; return whether there was one."""
+        return bool(self._commands.command("HDEL", self._keys.policies, encode_name(pattern)))
+
+    def remove_ended(self) -> bool:
+        """Remove the policies whose time is over; return whether there were any: what they said of queues is still in force."""
+        ended = [one.pattern for one in self._read() if self._is_over(one)]
+        for pattern in ended:
+            self.remove(pattern)
+        return bool(ended)

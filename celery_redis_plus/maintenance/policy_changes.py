@@ -1,0 +1,79 @@
+"""Puts policies into force, or ends them, where nobody else does: the time of one is over, or its setter died on the way."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import deque
+from typing import TYPE_CHECKING
+
+from celery_redis_plus import clock
+from celery_redis_plus.broker.queue_failures import KeyFailures
+from celery_redis_plus.errors import PreconditionFailed
+from celery_redis_plus.maintenance.time_slices import Slice
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from celery_redis_plus.broker.queues.policies import Policy, PolicyList
+    from celery_redis_plus.broker.queues.queues import Queues
+    from celery_redis_plus.maintenance.leader import Leadership
+
+logger = logging.getLogger(__name__)
+
+#: Seconds between two looks at the list of policies. A policy that was seen ends on time.
+LOOK_S = 20.0
+
+
+class PolicyChanges:
+    """The leader's task that keeps the arguments of all lasting queues as the policies say."""
+
+    def __init__(self, queues: Queues, policies: PolicyList, leadership: Leadership) -> None:
+        """Steer `queues`; all of them where `leadership` tells of another epoch: what an earlier leader saw is not known."""
+        self._queues = queues
+        self._policies = policies
+        self._leadership = leadership
+        self._epoch = -1
+        self._look_at = 0.0
+        #: The policies that are in force everywhere, but for the queues in `_waiting`.
+        self._seen: Sequence[Policy] = ()
+        self._waiting: deque[str] = deque()
+        #: Queues in which a policy could not be put into force yet: they are tried again with each look.
+        self._refused: set[str] = set()
+        self._failures = KeyFailures(logger, "cannot be steered")
+
+    @property
+    def next_run_at(self) -> float:
+        """When to run next, on `clock`, in seconds."""
+        return self._look_at if self._epoch == self._leadership.epoch and not self._waiting else 0.0
+
+    def run(self) -> None:
+        """Steer queues until the slice is over. Raises as `CommandConnection.call` does."""
+        now = clock.now_s()
+        if self._epoch != self._leadership.epoch or now >= self._look_at:
+            self._look(now)
+        slice_ = Slice()
+        while self._waiting and not slice_.over:
+            name = self._waiting.popleft()
+            with self._failures.alone(name):
+                try:
+                    self._queues.steer(name)
+                except PreconditionFailed as error:
+                    if name not in self._refused:
+                        logger.warning("a policy is not in force yet: %s", error, extra={"queue": name})
+                    self._refused.add(name)
+                else:
+                    self._refused.discard(name)
+
+    def _look(self, now: float) -> None:
+        ended = self._policies.remove_ended()
+        policies = self._policies.all()
+        is_new_leader, self._epoch = self._epoch != self._leadership.epoch, self._leadership.epoch
+        if ended or policies != self._seen or (is_new_leader and policies):
+            self._seen = policies
+            self._waiting = deque(self._queues.lasting())
+            self._refused.clear()
+        else:
+            self._waiting.extend(self._refused)
+        end_ms = min((one.until_ms for one in policies if one.until_ms), default=math.inf)
+        self._look_at = now + min(LOOK_S, max(0.05, (end_ms - self._policies.now_ms) / 1000))

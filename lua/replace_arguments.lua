@@ -1,0 +1,46 @@
+#!lua flags=allow-oom
+-- Replaces what a queue's record says of the arguments that only steer, under a new id: what others have read of a record is right as long
+-- as its id stands (`broker/exchanges/known_queues.py`). Its messages and consumers stay.
+-- KEYS  1 queue (zset, read)  2 delayed (zset, read)  3 messages_index (zset, read)  4 message (prefix of a hash, read)
+--       5 wakeup (zset)  6 meta (hash)  7 schedule_wakeup (zset, read)  8 expiry (zset, read)  9 dlx_outbox (zset, read)
+--       10 dead (zset, read)  11 trash (zset, read)  12 consumers (zset)  13 consumer (prefix of a hash)  14 with_credit (zset)
+--       15 heartbeats (zset, read)  16 leader (hash, read)
+-- ARGV  1 id of the record as it was read  2 new id  3 arguments (text)  4 arguments that were declared ('' = these)
+--       then the fields of the record that follow from arguments: name, value ('' = without it)
+-- Returns 1; 0 where the record has another id by now, or none; -1 where its bytes are to be limited, which were not counted before, and
+-- it has messages.
+-- Bound: the fields that are given; with a single active consumer or consumer priorities also a look at each of the queue's consumers.
+-- @include now
+-- @include consumers
+-- @include limits
+local keys = consumer_keys(0)
+local before = redis.call('HMGET', keys.meta, 'id', 'limited', 'sac', 'owner')
+if before[1] ~= ARGV[1] then return 0 end
+local set, removed = { 'id', ARGV[2], 'arguments', ARGV[3] }, { 'quiet', 'pacer', 'pacer_until', 'declared' }
+local now_has = {}
+for i = 5, #ARGV, 2 do
+  local name, value = ARGV[i], ARGV[i + 1]
+  if name == 'restricted' and value == '' and before[4] then value = 'declared' end
+  now_has[name] = value ~= ''
+  if value == '' then
+    removed[#removed + 1] = name
+  else
+    set[#set + 1] = name
+    set[#set + 1] = value
+    if name == 'limited' then now_has.bytes = limits_bytes(value) end
+  end
+end
+local counted = before[2] and limits_bytes(before[2])
+if now_has.bytes and not counted and redis.call('EXISTS', keys.ready, keys.delayed, keys.index) > 0 then return -1 end
+if not now_has.bytes then removed[#removed + 1] = 'bytes' end
+if before[3] and not now_has.sac then
+  for _, name in ipairs({ 'active', 'takeover', 'takeover_at' }) do removed[#removed + 1] = name end
+end
+redis.call('HDEL', keys.meta, unpack(removed))
+if ARGV[4] ~= '' then
+  set[#set + 1] = 'declared'
+  set[#set + 1] = ARGV[4]
+end
+redis.call('HSET', keys.meta, unpack(set))
+update_consumers(keys)
+return 1
