@@ -142,7 +142,8 @@ class QueueOperations:
         record = self._bindings.record(check_exchange_name(exchange))
         fanout = record is not None and record.type == "fanout"
         if fanout:
-            check_fanout_binding(queue, self._queues.arguments(queue), exchange)
+            # A policy that fits other queues must not stop the subscribers of an exchange.
+            check_fanout_binding(queue, self._queues.declared(queue), exchange)
         self._bindings.bind(exchange, binding)
         if fanout:
             self._fanout().bind(queue, exchange, routing_key)

@@ -317,6 +317,11 @@ class Queues:
         known = self.known(name)
         return None if known is None else known.arguments
 
+    def declared(self, name: str) -> QueueArguments | None:
+        """Return what the queue was declared with, whatever policies say; None where it has no record. Raises as `known` does."""
+        stands, declared = self._commands.command("HMGET", self._keys.queue(check_queue_name(name)).meta, "arguments", "declared")
+        return None if stands is None else QueueArguments.decode(declared or stands)
+
     def known(self, name: str) -> KnownQueue | None:
         """Return the queue's record; None where it has none. It may be an old one: see `known_queues`.
 

@@ -282,6 +282,17 @@ def test_what_a_setter_left_undone_is_done_by_the_leader(connect, operator):
     wait_until(lambda: (inbox.pump(0.05), operator.arguments("q") == {"x-max-length": 7})[1], 40)
 
 
+def test_a_policy_for_all_queues_stops_no_subscriber_of_a_fanout_exchange(connect, operator):
+    news = kombu.Exchange("news", "fanout", durable=True)
+    queue = kombu.Queue("q", news, durable=True, queue_arguments={"x-durable-subscriber": True})
+    operator.set_policy("*", {"x-max-length": 10, "x-overflow": "reject-publish", "x-rate-limit": 100}, "all")
+    inbox = Inbox(connect().channel(), queue)
+    assert operator.arguments("q")["x-max-length"] == 10
+    again = Inbox(connect().channel(), queue)
+    kombu.Producer(connect().channel(), news).publish("x")
+    wait_until(lambda: [one.pump(0.02) for one in (inbox, again)] and inbox.bodies + again.bodies)
+
+
 def test_a_policy_that_cannot_be_read_stops_no_other(connect, redis_client, operator, caplog):
     channel = connect().channel()
     operator.set_policy("q", {"x-max-length": 5}, "fine")
