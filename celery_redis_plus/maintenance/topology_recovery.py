@@ -58,7 +58,6 @@ class TopologyRecovery:
         #: What was missing at the last look, and since when, on `clock`, in seconds.
         self._suspects: dict[str, float] = {}
         self._failures = KeyFailures(logger, "cannot be declared again")
-        self._exchange_failures = KeyFailures(logger, "cannot be declared again, with its bindings", kind="exchange")
 
     @property
     def next_run_at(self) -> float:
@@ -103,9 +102,7 @@ class TopologyRecovery:
         if self._suspects:
             self._check_at = min(self._check_at, seen_at + MISSING_RECHECK_S)
             return
-        for exchange in self._knowledge.bound_exchanges():
-            with self._exchange_failures.alone(exchange):
-                self._bindings.restore_lost(exchange)
+        self._bindings.restore_lost(self._knowledge.bound_exchanges())
         self._flushes = flushes
 
     def _missing(self, names: Sequence[str], *, flushed: bool) -> dict[str, Absence]:

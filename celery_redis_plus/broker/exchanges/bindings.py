@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -85,6 +85,7 @@ class Bindings:
         #: What somebody else wrote, and cannot be read: told once. Exchange and text of a record, or of a binding.
         self._told: set[tuple[str, bytes]] = set()
         self._failures = KeyFailures(logger, "has bindings that cannot be read", kind="exchange")
+        self._restore_failures = KeyFailures(logger, "cannot be declared again, with its bindings", kind="exchange")
 
     # -- exchanges ------------------------------------------------------------------------------------------------------
 
@@ -333,11 +334,15 @@ class Bindings:
         """Notice a flush. Raises as `CommandConnection.call` does."""
         self._knowledge.check_flush(self._commands, self._keys)
 
-    def restore_lost(self, exchange: str) -> None:
-        """Declare again what this process has bound to the exchange, where the server has lost it."""
-        version = self._commands.command("HGET", self._keys.binding(exchange), BINDINGS_VERSION)
-        if not version or self._flushes.get(exchange, self._first_flush) != self._knowledge.flushes:
-            self.refresh(exchange)
+    def restore_lost(self, exchanges: Sequence[str]) -> None:
+        """Declare again what this process has bound to these exchanges, where the server has lost it. They are asked together."""
+        asked = [("HGET", self._keys.binding(exchange), BINDINGS_VERSION) for exchange in exchanges]
+        for exchange, version in zip(exchanges, self._commands.pipeline(asked) if asked else (), strict=True):
+            with self._restore_failures.alone(exchange):
+                if isinstance(version, Exception):
+                    raise version
+                if not version or self._flushes.get(exchange, self._first_flush) != self._knowledge.flushes:
+                    self.refresh(exchange)
 
     def _flushes_of(self, exchange: str) -> int | None:
         """Return how often the database was flushed; None where nothing is known of the exchange that could be lost."""
