@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from celery_redis_plus.broker.queues.messages import MessageInfo
     from celery_redis_plus.connection.redis_url import redis_url
     from celery_redis_plus.integration.configure import configure_app
+    from celery_redis_plus.integration.fencing import fence
     from celery_redis_plus.integration.messages import cancel, move, reschedule
     from celery_redis_plus.integration.send_many import send_many
     from celery_redis_plus.integration.task_settlements import ack, nack, reject
@@ -42,6 +43,7 @@ __all__ = [
     "configure_app",
     "counters",
     "delivery",
+    "fence",
     "message",
     "move",
     "nack",
@@ -65,6 +67,7 @@ _LAZY = {
     "cancel": "celery_redis_plus.integration.messages",
     "configure_app": "celery_redis_plus.integration.configure",
     "counters": "celery_redis_plus.transport.api",
+    "fence": "celery_redis_plus.integration.fencing",
     "move": "celery_redis_plus.integration.messages",
     "nack": "celery_redis_plus.integration.task_settlements",
     "redis_url": "celery_redis_plus.connection.redis_url",

@@ -438,6 +438,12 @@ class NotReplicated(CeleryRedisPlusError):
         self.wanted = wanted
 
 
+class NoFence(CeleryRedisPlusError):
+    """`fence()` has no token to return: it was called outside a task, or in a task whose message is a broadcast or came over
+    another broker. Call it inside a task that was sent to a queue of this broker, in the thread that runs the task.
+    """
+
+
 class NotSettled(CeleryRedisPlusError):
     """A task asked for `ack()`, `nack()` or `reject()`, and its message cannot be settled: the call came outside a task, or
     in an eager one, or the message is settled already, or another consumer has it. The message says which. Call one of the

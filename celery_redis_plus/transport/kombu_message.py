@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 from kombu.transport import base
 
 from celery_redis_plus.broker.arguments.eta import moment_to_ms
+from celery_redis_plus.broker.consumers.fencing import token_of
 from celery_redis_plus.broker.consumers.last_error import Failure
 from celery_redis_plus.broker.consumers.unacked import UnackedMessage
 from celery_redis_plus.errors import InvalidEta
 from celery_redis_plus.stored_message import BODY_SEPARATOR, checked_envelope, unreadable
-from celery_redis_plus.transport.stored_json import TASK_DELIVERY, load
+from celery_redis_plus.transport.stored_json import TASK_DELIVERY, TASK_FENCE, load
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.consumers.unacked import Unacked
@@ -75,11 +76,12 @@ class Message(base.Message):
                 self.delivered_by.consumer_session.acknowledger.begin(self._unacked)
 
     def note_task_delivery(self, *, acked_early: bool) -> None:
-        """Let its task know which delivery it may settle; an empty token: it is acked before its task begins.
+        """Let its task know its fencing token, and which delivery it may settle: none, if it is acked before its task begins.
 
         What the publisher has sent under this name counts for nothing.
         """
         self.properties[TASK_DELIVERY] = "" if acked_early else f"{self.delivery_tag} {self.claim}"
+        self.properties[TASK_FENCE] = 0 if self._unacked is None else token_of(self._unacked.tag, self._unacked.claim)
 
     @property
     def claim(self) -> int:

@@ -23,7 +23,7 @@ from celery_redis_plus.errors import InvalidArgument, MessageNotAccepted, Publis
 from celery_redis_plus.event_log.metadata import SOURCE_ID, describe
 from celery_redis_plus.stored_message import BODY_SEPARATOR, LARGE_BODY, Outgoing
 from celery_redis_plus.transport.arguments import PASSED_ON, check_properties
-from celery_redis_plus.transport.stored_json import TASK_DELIVERY, dump, is_protocol_1
+from celery_redis_plus.transport.stored_json import TASK_DELIVERY, TASK_FENCE, dump, is_protocol_1
 
 if TYPE_CHECKING:
     from celery_redis_plus.consumer.publisher_session import PublisherSession
@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 #: same dict to each (kombu 5.7, `messaging.py`). It never goes over the wire.
 ATTEMPT = "celery_redis_plus.attempt"
 #: Properties that belong to one delivery or to this process.
-LOCAL_PROPERTIES = frozenset({ATTEMPT, TRACK, TASK_DELIVERY, SOURCE_ID, "delivery_tag", "body_encoding", "eta"})
+LOCAL_PROPERTIES = frozenset({ATTEMPT, TRACK, TASK_DELIVERY, TASK_FENCE, SOURCE_ID, "delivery_tag", "body_encoding", "eta"})
 
 
 #: So often a message is routed anew because the bindings have changed while they were read; then those that were read last count.

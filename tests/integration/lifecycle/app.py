@@ -5,7 +5,9 @@ from __future__ import annotations
 import ast
 import os
 import signal
+import sqlite3
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +103,19 @@ def settle(self: Task, steps: str, then: str, path: str = "") -> None:
         "wait": lambda: time.sleep(60),
         "die": lambda: os.kill(os.getpid(), signal.SIGKILL),
     }[then]()
+
+
+@shared_task(name="life.pay", bind=True)
+def pay(self: Task, store: str, order: int, gate: str) -> None:
+    """Write a state with the fencing token; a first delivery waits at the gate before it writes."""
+    token = celery_redis_plus.fence()
+    redelivered = bool(self.request.delivery_info["redelivered"])
+    with closing(sqlite3.connect(store, timeout=30, isolation_level=None)) as db:
+        db.execute("INSERT INTO begun VALUES (?, ?, ?)", (order, token, redelivered))
+        if not redelivered:
+            _wait_for(gate)
+        written = db.execute("UPDATE orders SET fence = ? WHERE id = ? AND fence < ?", (token, order, token)).rowcount
+        db.execute("INSERT INTO ended VALUES (?, ?, ?)", (order, token, written))
 
 
 def make_app(url: str, configured: dict[str, Any], settings: dict[str, Any]) -> Celery:
