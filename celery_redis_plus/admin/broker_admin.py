@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import heapq
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, nullcontext, suppress
 from fnmatch import fnmatchcase
 from itertools import chain
-from operator import attrgetter
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from redis.exceptions import NoPermissionError, ResponseError
 
+from celery_redis_plus.admin.actor import default_actor
 from celery_redis_plus.admin.diagnosis.checks import examine
 from celery_redis_plus.admin.diagnosis.examined_broker import ExaminedBroker
+from celery_redis_plus.admin.message_admin import MessageAdmin
 from celery_redis_plus.broker.consumers.pauses import Pause, Pausing
 from celery_redis_plus.broker.consumers.registry import ConsumerRecord, Consumers
 from celery_redis_plus.broker.dead_letters.search import DeadLetterFilter, DeadLetterSearch
@@ -27,7 +27,6 @@ from celery_redis_plus.broker.fanout.subscriber_registry import Subscriber, Subs
 from celery_redis_plus.broker.integrity import CHECKED_A_CALL, Checker
 from celery_redis_plus.broker.queue_failures import KeyFailures
 from celery_redis_plus.broker.queues.counters import Counters, read_counters
-from celery_redis_plus.broker.queues.listing import ListedMessage, State, list_messages, read_small, read_stored, waiting_tags
 from celery_redis_plus.broker.queues.message_search import MessageSearch
 from celery_redis_plus.broker.queues.messages import Messages
 from celery_redis_plus.broker.queues.overview import QueueOverview, list_queues, read_overview, read_overviews
@@ -57,7 +56,7 @@ UNREADABLE: Final = "cannot be read"
 BrokerRefusal = InvalidArgument | QueueNotFound
 
 
-class BrokerAdmin:
+class BrokerAdmin(MessageAdmin):
     """One connection to a broker, for looking and steering; use it as a context manager.
 
     Methods that take a queue's name raise QueueNotFound where there is no such queue. All raise as `CommandConnection.call` does.
@@ -138,6 +137,17 @@ class BrokerAdmin:
         self._failures = KeyFailures(logger, UNREADABLE)
         self._exchange_failures = KeyFailures(logger, UNREADABLE, kind="exchange")
 
+    @property
+    def actor(self) -> str:
+        """Who acts here: others see the name beside what was done."""
+        return self._actor or default_actor()
+
+    @actor.setter
+    def actor(self, name: str) -> None:
+        self._actor = name
+
+    #: '': nobody said it.
+    _actor = ""
     #: Which of several shards it is; None: there is one broker.
     place: ShardPlace | None = None
 
@@ -208,44 +218,6 @@ class BrokerAdmin:
         self.check_queue(queue)
         return self._queues.purge(queue, progress)
 
-    # -- messages ---------------------------------------------------------------------------------------------------------
-
-    def list_messages(self, queue: str, state: State, task: str | None = None, first: int = 0) -> Iterator[ListedMessage]:
-        """Yield the messages of `queue` in one state, the next first; see `broker.queues.listing.list_messages`."""
-        self.check_queue(queue)
-        yield from list_messages(self._commands, self._keys, queue, state, task, first)
-
-    def scheduled(self, *patterns: str, task: str | None = None) -> Iterator[ListedMessage]:
-        """Yield the delayed messages of the queues that `patterns` name, as `queues` takes them, the next due first.
-
-        A queue's next page is read when it is needed. Raises as `queues` does.
-        """
-        queues = [one.queue for one in self.overview(*patterns) if one.delayed]
-        listings = [list_messages(self._commands, self._keys, queue, "delayed", task) for queue in queues]
-        yield from heapq.merge(*listings, key=attrgetter("time_ms"))
-
-    def waiting_tags(self, queue: str, task: str) -> Iterator[tuple[int, list[str]]]:
-        """Yield the ids of the waiting messages of a task, see `broker.queues.listing.waiting_tags`."""
-        self.check_queue(queue)
-        yield from waiting_tags(self._commands, self._keys, queue, task)
-
-    def cancel(self, queue: str, tags: Sequence[str], *, dead_letter: bool = False) -> list[str]:
-        """Remove messages that no consumer has yet; return the ids of those that were there. See `Messages.cancel`."""
-        return self.queue_messages.cancel(queue, tags, dead_letter=dead_letter)
-
-    @property
-    def dead_letter_max(self) -> int:
-        """How many dead letters a queue keeps, by the options that this connection has."""
-        return self._options.dead_letter_max
-
-    def stored(self, queue: str, tag: str) -> tuple[dict[str, Any], dict[str, Any], bytes]:
-        """Return a message's headers, properties and body; empty ones where it is gone."""
-        return read_stored(self._commands, self._keys, queue, tag)
-
-    def stored_small(self, queue: str, tag: str) -> tuple[dict[str, Any], dict[str, Any], bytes | None]:
-        """Return as `stored` does, but None for a body over 1 MB."""
-        return read_small(self._commands, self._keys, queue, tag)
-
     # -- consumers and flow -----------------------------------------------------------------------------------------------
 
     def consumers(self, queue: str) -> list[ConsumerRecord]:
@@ -304,7 +276,7 @@ class BrokerAdmin:
             InvalidArgument: no reason is given, or `for_s` is not above 0, or over a hundred years.
             QueueNotFound: there is no such queue.
         """
-        self._pausing.pause(queue, reason, for_s)
+        self._pausing.pause(queue, reason, for_s, by=self.actor)
 
     def resume(self, queue: str) -> bool:
         """Let the consumers of `queue` go on; return whether it was paused."""
@@ -375,6 +347,11 @@ class BrokerAdmin:
         return found
 
     # -- dead letters -----------------------------------------------------------------------------------------------------
+
+    @property
+    def dead_letter_max(self) -> int:
+        """How many dead letters a queue keeps, by the options that this connection has."""
+        return self._options.dead_letter_max
 
     def search_dead_letters(self, queue: str, wanted: DeadLetterFilter) -> DeadLetterSearch:
         """Return the dead letters that `queue` has now and `wanted` selects."""

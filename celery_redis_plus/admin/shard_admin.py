@@ -172,6 +172,16 @@ class ShardAdmin(BrokerAdmin):
         return self._shards[shard_of(queue, len(self._shards))]
 
     @property
+    def actor(self) -> str:
+        """Who acts here, in each shard."""
+        return self._reached[0].actor
+
+    @actor.setter
+    def actor(self, name: str) -> None:
+        for shard in self._reached:
+            shard.actor = name
+
+    @property
     def dead_letter_max(self) -> int:
         """How many dead letters a queue keeps, by the options that this connection has."""
         return self._reached[0].dead_letter_max
@@ -181,6 +191,10 @@ class ShardAdmin(BrokerAdmin):
     list_messages = _by_queue(BrokerAdmin.list_messages)
     waiting_tags = _by_queue(BrokerAdmin.waiting_tags)
     cancel = _by_queue(BrokerAdmin.cancel)
+    give_back = _by_queue(BrokerAdmin.give_back)
+    held_tags = _by_queue(BrokerAdmin.held_tags)
+    holders = _by_queue(BrokerAdmin.holders)
+    explain = _by_queue(BrokerAdmin.explain)
     stored = _by_queue(BrokerAdmin.stored)
     stored_small = _by_queue(BrokerAdmin.stored_small)
     consumers = _by_queue(BrokerAdmin.consumers)

@@ -31,7 +31,7 @@ def message(app: Celery, id: str, *, queue: str | None = None) -> MessageInfo | 
     """Return where a message stands: its state, place, deliveries and holder; None where it is unknown.
 
     It takes a fixed number of commands for each queue that is looked into. For a task id of which no index knows, each message is
-    looked at, which takes seconds for 100,000. Of a task whose message was moved it tells where that is now.
+    looked at, which takes a second for 100,000. Of a task whose message was moved it tells where that is now.
 
     Args:
         app: the app; its broker has to be ours.

@@ -70,6 +70,8 @@ SHOWN: tuple[tuple[re.Pattern[str], Any], ...] = (
     (re.compile(r'("oldest_s": )[\d.]+'), r"\g<1>5.0"),
     (re.compile(r"('time': )\d+"), r"\g<1>1795359600"),
     (re.compile(r"\d:\d\d:\d\d ago"), "0:00:05 ago"),
+    # In a sentence, and in a table, with its width.
+    (re.compile(r"\b\d+ (?:s|min)\b(?=,| from now)"), "5 s"),
     (re.compile(r"\b\d+ (?:s|min)\b"), lambda match: "5 s".ljust(len(match[0]))),
 )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from redis.exceptions import ResponseError
@@ -19,13 +20,33 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Messages that are looked at for a task id that no index knows, where no queue is named: some 20 s.
+#: Messages that are looked at for a task id that no index knows, where no queue is named: some 2 s.
 MAX_SEARCHED: Final = 200_000
 #: The states of messages that no consumer has yet, in the order in which a message passes them.
 WAITING: Final[tuple[State, ...]] = ("delayed", "ready")
 #: Gets a removed message: its queue, its id, envelope and body.
 OnRemoved = Callable[[str, str, bytes, bytes], None]
 EVERYWHERE: Final[tuple[State, ...]] = (*WAITING, "unacked", "dead")
+
+
+@dataclass(slots=True)
+class Searched:
+    """What a search has looked at so far."""
+
+    #: The id, and the queues that were looked into.
+    id: str
+    queues: int = 0
+    #: Messages that were looked at one by one; None: the id led to its place, or an index did.
+    messages: int | None = None
+    #: In which states.
+    states: tuple[State, ...] = ()
+
+    def __str__(self) -> str:
+        where = "1 queue was" if self.queues == 1 else f"{self.queues:,} queues were"
+        if self.messages is None:
+            return f"{where} asked for it, and for the last events"
+        states = " or ".join(self.states)
+        return f"{where} searched, {self.messages:,} messages that are {states}; finished ones are known with event_log_index"
 
 
 class MessageSearch:
@@ -47,6 +68,10 @@ class MessageSearch:
         self._queues = queues
         self._waiting = waiting
         self._failures = KeyFailures(logger, "cannot be searched")
+        #: Messages that are looked at where no queue is named; None: all.
+        self.most: int | None = MAX_SEARCHED
+        #: What the last search has looked at.
+        self.searched = Searched("")
         #: Told how many messages were looked at, page by page.
         self.watch: Callable[[int], None] = lambda _: None
 
@@ -122,6 +147,7 @@ class MessageSearch:
     ) -> Iterator[tuple[str, list[str]]]:
         """Yield queues and the ids of messages there that are meant, the last published last; those that an index knows first."""
         names = [queue] if queue is not None else list(self._queues())
+        self.searched = Searched(id, len(names))
         if MESSAGE_ID.fullmatch(id):
             yield from ((name, [id]) for name in names)
             return
@@ -131,18 +157,20 @@ class MessageSearch:
                 tags = self._messages.of_task(name, id)
             if tags:
                 yield name, tags
-        searched = 0
+        self.searched.states, searched = tuple(states), 0
+        self.searched.messages = 0
         for name in names:
             tags = []
             for looked_at, found in self._search(name, id, queue, states):
-                tags += found
-                searched += looked_at
-                self.watch(looked_at)
-                if queue is None and searched > MAX_SEARCHED and not tags:
+                if queue is None and self.most is not None and searched > self.most and looked_at and not tags:
                     raise InvalidArgument(
                         f"task {id} was not found among {searched:,} messages, and there are more; name its queue to look at all "
                         "of them"
                     )
+                tags += found
+                searched += looked_at
+                self.searched.messages = searched
+                self.watch(looked_at)
             if tags:
                 # An id begins with its time.
                 yield name, sorted(tags)
