@@ -29,7 +29,13 @@ from celery_redis_plus.broker.queue_failures import KeyFailures
 from celery_redis_plus.broker.queues.counters import Counters, read_counters
 from celery_redis_plus.broker.queues.message_search import MessageSearch
 from celery_redis_plus.broker.queues.messages import Messages
-from celery_redis_plus.broker.queues.overview import QueueOverview, list_queues, read_overview, read_overviews
+from celery_redis_plus.broker.queues.overview import (
+    QueueOverview,
+    is_internal,
+    list_queues,
+    read_overview,
+    read_overviews,
+)
 from celery_redis_plus.broker.queues.policies import PolicyList, applying
 from celery_redis_plus.broker.queues.queues import Queues
 from celery_redis_plus.connection.broker_at import ShardPlace, broker_at, prefix_at
@@ -42,6 +48,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from celery_redis_plus.admin.diagnosis.finding import Finding
+    from celery_redis_plus.broker.exchanges.routing import Binding
     from celery_redis_plus.broker.queues.policies import Policy
     from celery_redis_plus.migration.conversion import Priorities
     from celery_redis_plus.migration.migration import Migration
@@ -174,13 +181,17 @@ class BrokerAdmin(MessageAdmin):
 
     # -- queues -----------------------------------------------------------------------------------------------------------
 
-    def queues(self, *patterns: str) -> list[str]:
+    def queues(self, *patterns: str, internal: bool = True) -> list[str]:
         """Return the names of all queues, sorted; with `patterns`, of those that have one of the names, or match one.
+
+        Without `internal` those are left out that Celery has for itself, unless they are named (`overview.is_internal`).
 
         Raises:
             QueueNotFound: there is no queue of a name that is no pattern.
         """
         found = [name for name in self._listed() if _is_named(name, patterns)]
+        if not internal:
+            found = [name for name in found if name in patterns or not is_internal(name)]
         for name in patterns:
             if name not in found and not set(name) & set("*?["):
                 self.check_queue(name)
@@ -191,12 +202,12 @@ class BrokerAdmin(MessageAdmin):
         """Return the names of the queues that the server lists, sorted."""
         return list_queues(self._commands, self._keys)
 
-    def overview(self, *patterns: str) -> list[QueueOverview]:
-        """Return how the queues stand that `patterns` name. Raises as `queues` does.
+    def overview(self, *patterns: str, internal: bool = True) -> list[QueueOverview]:
+        """Return how the queues stand that `patterns` name, with or without internal ones. Raises as `queues` does.
 
         A queue whose keys cannot be read is left out, and logged; where it is named itself, what it raises goes up.
         """
-        names = self.queues(*patterns)
+        names = self.queues(*patterns, internal=internal)
         found = {one.queue: one for one in self.overviews_of(names)}
         for name in set(names).intersection(patterns).difference(found):
             found[name] = self.overview_of(name)
@@ -209,6 +220,11 @@ class BrokerAdmin(MessageAdmin):
     def overviews_of(self, queues: Sequence[str]) -> Iterator[QueueOverview]:
         """Yield how queues stand, each when it is needed, without those that are gone, or cannot be read, which is logged."""
         return read_overviews(self._commands, self._keys, queues, self._failures)
+
+    def bindings(self, queue: str) -> list[tuple[str, Binding]]:
+        """Return the bindings of a queue, each with its exchange; the default exchange, which reaches every queue, has none."""
+        self.check_queue(queue)
+        return self._bindings.of_queue(queue)
 
     def purge(self, queue: str, progress: Callable[[int], object] = lambda _: None) -> int:
         """Remove all waiting messages, ready and delayed, for good; return how many. Memory is freed in short steps.

@@ -34,7 +34,7 @@ class MessageAdmin:
         """Raise QueueNotFound where there is no such queue."""
         raise NotImplementedError
 
-    def overview(self, *patterns: str) -> list[QueueOverview]:
+    def overview(self, *patterns: str, internal: bool = True) -> list[QueueOverview]:
         """Return how the queues stand that `patterns` name."""
         raise NotImplementedError
 

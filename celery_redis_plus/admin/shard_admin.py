@@ -187,6 +187,7 @@ class ShardAdmin(BrokerAdmin):
         return self._reached[0].dead_letter_max
 
     overview_of = _by_queue(BrokerAdmin.overview_of)
+    bindings = _by_queue(BrokerAdmin.bindings)
     purge = _by_queue(BrokerAdmin.purge)
     list_messages = _by_queue(BrokerAdmin.list_messages)
     waiting_tags = _by_queue(BrokerAdmin.waiting_tags)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
+from celery_redis_plus.admin.diagnosis.queue_checks import SILENT_PART
 from celery_redis_plus.admin.explanation.cause import Cause
 from celery_redis_plus.admin.formatting import span, utc, visible
 from celery_redis_plus.broker.arguments.eta import time_of_ms
@@ -16,8 +17,6 @@ if TYPE_CHECKING:
     from celery_redis_plus.admin.explanation.facts import Facts
     from celery_redis_plus.broker.consumers.registry import ConsumerRecord
 
-#: A process tells of its consumers every third of its timeout: after this part of it, one is missing.
-SILENT_PART: Final = 0.6
 #: Why a message died, in words, by its reason.
 DEATHS: Final = {
     "rejected": "its consumer rejected it without requeue, or could not read it",

@@ -24,6 +24,7 @@ from celery_redis_plus.cli.asking import (
 )
 from celery_redis_plus.cli.exit_status import DONE, FAILED
 from celery_redis_plus.cli.output import Progress, moment, print_fields, print_json, print_listing, time_of
+from celery_redis_plus.cli.queue_patterns import chosen_queues, is_pattern
 from celery_redis_plus.cli.target import Target, with_target
 
 if TYPE_CHECKING:
@@ -125,23 +126,32 @@ def replay(
     target: Target, *, queue: str, tags: tuple[str, ...], everything: bool, to: str | None, dry_run: bool, as_json: bool,
     wanted: DeadLetterFilter,
 ) -> int:  # fmt: skip
-    """Put them back to work, with their priority and fresh counters: those named, or those that the filters select.
+    """Put them back to work, with their priority and fresh counters: those named, or those that the filters select. QUEUE is a
+    name, or without tags a pattern such as 'shop.*'.
 
     Each one moves in one step. After Ctrl-C the same line replays the rest; none is replayed twice.
     """
     _check_choice(tags, wanted, everything=everything)
-    replay = _Replay(to, dry_run=dry_run, name_missing=bool(tags))
+    status = DONE
     with target.admin() as admin, stop_on_interrupt() as stopped:
-        total, pages = _selected(admin, queue, tags, wanted, replay.unknown)
-        for page in in_steps(pages, total, "dead letters looked at", stopped):
-            replay.page(admin, page)
-        was_interrupted = stopped()
+        names = [queue] if tags or not is_pattern(queue) else chosen_queues(admin, [queue])
+        for name in names:
+            replay = _Replay(to, dry_run=dry_run, name_missing=bool(tags))
+            total, pages = _selected(admin, name, tags, wanted, replay.unknown)
+            for page in in_steps(pages, total, "dead letters looked at", stopped):
+                replay.page(admin, page)
+            status = max(status, _tell_replay(replay, name, dry_run=dry_run, as_json=as_json))
+            if stopped():
+                return interrupted()
+    return status
+
+
+def _tell_replay(replay: _Replay, queue: str, *, dry_run: bool, as_json: bool) -> int:
+    """Say what has become of the dead letters of a queue; return the exit status."""
     told = ("replayed", "are back to work", "would be replayed")
     _tell(*told, queue, replay.replayed, dry_run=dry_run, as_json=as_json, refused=replay.refused)
     if replay.refused:
         complain(f"{replay.refused:,} dead letter(s) stay where they are")
-    if was_interrupted:
-        return interrupted()
     known = _unknown(replay.unknown, queue) if replay.unknown else DONE
     return FAILED if replay.refused else known
 

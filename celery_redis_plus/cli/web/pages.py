@@ -62,11 +62,15 @@ class Pages:
         """Show how all queues stand, or those with a text in their name."""
         admin = self._admin()
         wanted, page = parameter(request, "name").strip(), page_number(request)
-        names = [name for name in admin.queues() if wanted.lower() in name.lower()]
+        internal = bool(parameter(request, "internal"))
+        names = [name for name in admin.queues(internal=internal) if wanted.lower() in name.lower()]
         shown = names[page * QUEUES_A_PAGE : (page + 1) * QUEUES_A_PAGE]
         more = len(names) > (page + 1) * QUEUES_A_PAGE
         queues = [(one, self._trend(one.queue)) for one in admin.overviews_of(shown)]
-        return self._show(request, "queues.html", queues=queues, name=wanted, page=page, more=more, total=len(names))
+        return self._show(
+            request, "queues.html", queues=queues, name=wanted, page=page, more=more, total=len(names),
+            internal=internal,
+        )  # fmt: skip
 
     def queue(self, request: Request) -> Response:
         """Show one queue: how it stands, its consumers, and a page of its messages in one state, of all tasks or of one."""
@@ -81,6 +85,7 @@ class Pages:
         more = getattr(one, state) > (page + 1) * looked_at
         return self._show(
             request, "queue.html", one=one, trend=self._trend(name), consumers=admin.consumers(name), state=state, states=TABS,
+            bindings=admin.bindings(name),
             messages=messages, page=page, more=more, task=task, looked_at=looked_at, rows=ROWS,
             action=self._bulk.of("/queue", name),
         )  # fmt: skip
