@@ -6,26 +6,25 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, nullcontext, suppress
 from fnmatch import fnmatchcase
-from itertools import chain
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from redis.exceptions import NoPermissionError, ResponseError
+from redis.exceptions import NoPermissionError
 
-from celery_redis_plus.admin.actor import default_actor
+from celery_redis_plus.admin.audited_dead_letters import AuditedDeadLetters
+from celery_redis_plus.admin.dead_letter_admin import BrokerRefusal, DeadLetterAdmin
 from celery_redis_plus.admin.diagnosis.checks import examine
 from celery_redis_plus.admin.diagnosis.examined_broker import ExaminedBroker
 from celery_redis_plus.admin.message_admin import MessageAdmin
+from celery_redis_plus.admin.policy_admin import PolicyAdmin
 from celery_redis_plus.broker.consumers.pauses import Pause, Pausing
 from celery_redis_plus.broker.consumers.registry import ConsumerRecord, Consumers
-from celery_redis_plus.broker.dead_letters.search import DeadLetterFilter, DeadLetterSearch
-from celery_redis_plus.broker.dead_letters.store import NO_TARGET, DeadLetter, DeadLetters, Move, no_target, replay_of
-from celery_redis_plus.broker.dead_letters.unroutable import UNDELIVERED
 from celery_redis_plus.broker.exchanges.bindings import Bindings
 from celery_redis_plus.broker.exchanges.declared_topology import DeclaredTopology
 from celery_redis_plus.broker.fanout.subscriber_registry import Subscriber, SubscriberRegistry
 from celery_redis_plus.broker.integrity import CHECKED_A_CALL, Checker
 from celery_redis_plus.broker.queue_failures import KeyFailures
+from celery_redis_plus.broker.queues.audit import Audit, current_actor
 from celery_redis_plus.broker.queues.counters import Counters, read_counters
 from celery_redis_plus.broker.queues.message_search import MessageSearch
 from celery_redis_plus.broker.queues.messages import Messages
@@ -36,12 +35,12 @@ from celery_redis_plus.broker.queues.overview import (
     read_overview,
     read_overviews,
 )
-from celery_redis_plus.broker.queues.policies import PolicyList, applying
+from celery_redis_plus.broker.queues.policies import PolicyList
 from celery_redis_plus.broker.queues.queues import Queues
 from celery_redis_plus.connection.broker_at import ShardPlace, broker_at, prefix_at
 from celery_redis_plus.connection.command_connection import CommandConnection
 from celery_redis_plus.connection.connector import Connector
-from celery_redis_plus.errors import InvalidArgument, PreconditionFailed, QueueNotFound
+from celery_redis_plus.errors import QueueNotFound
 from celery_redis_plus.keys import Keys
 
 if TYPE_CHECKING:
@@ -49,7 +48,6 @@ if TYPE_CHECKING:
 
     from celery_redis_plus.admin.diagnosis.finding import Finding
     from celery_redis_plus.broker.exchanges.routing import Binding
-    from celery_redis_plus.broker.queues.policies import Policy
     from celery_redis_plus.migration.conversion import Priorities
     from celery_redis_plus.migration.migration import Migration
     from celery_redis_plus.options import Options
@@ -59,11 +57,10 @@ logger = logging.getLogger(__name__)
 #: What is logged of a queue, or an exchange, among others.
 UNREADABLE: Final = "cannot be read"
 
-#: Why one dead letter of many stays where it is.
-BrokerRefusal = InvalidArgument | QueueNotFound
+__all__ = ["UNREADABLE", "BrokerAdmin", "BrokerRefusal"]
 
 
-class BrokerAdmin(MessageAdmin):
+class BrokerAdmin(DeadLetterAdmin, MessageAdmin, PolicyAdmin):
     """One connection to a broker, for looking and steering; use it as a context manager.
 
     Methods that take a queue's name raise QueueNotFound where there is no such queue. All raise as `CommandConnection.call` does.
@@ -132,29 +129,20 @@ class BrokerAdmin(MessageAdmin):
         known = DeclaredTopology(options.shards)
         self._queues = Queues(commands, self._keys, transient_ttl_s=options.transient_queue_ttl, knowledge=known)
         #: Lists, replays and deletes dead letters.
-        self.dead_letters = DeadLetters(commands, self._keys)
+        self.dead_letters = AuditedDeadLetters(commands, self._keys)
         #: The messages of one queue.
         self.queue_messages = Messages(commands, self._keys, dead_letter_max=options.dead_letter_max)
         #: Finds messages by their id or task id, and cancels, moves and reschedules them.
-        self.messages = MessageSearch(self.queue_messages, self.queues)
+        self.messages = MessageSearch(self.queue_messages, self.queues, audit=Audit(commands, self._keys))
         self._bindings = Bindings(commands, self._keys, known)
         self._pausing = Pausing(commands, self._keys)
         self._policies = PolicyList(commands, self._keys)
+        #: Who did what, also by other programs.
+        self.audit = Audit(commands, self._keys)
         self._consumers = Consumers(commands, self._keys)
         self._failures = KeyFailures(logger, UNREADABLE)
         self._exchange_failures = KeyFailures(logger, UNREADABLE, kind="exchange")
 
-    @property
-    def actor(self) -> str:
-        """Who acts here: others see the name beside what was done."""
-        return self._actor or default_actor()
-
-    @actor.setter
-    def actor(self, name: str) -> None:
-        self._actor = name
-
-    #: '': nobody said it.
-    _actor = ""
     #: Which of several shards it is; None: there is one broker.
     place: ShardPlace | None = None
 
@@ -232,7 +220,9 @@ class BrokerAdmin(MessageAdmin):
         `progress` is called with the number of messages that each step freed.
         """
         self.check_queue(queue)
-        return self._queues.purge(queue, progress)
+        with self.audit.action("purge", queue, in_steps=True) as action:
+            action.count = self._queues.purge(queue, progress)
+        return action.count
 
     # -- consumers and flow -----------------------------------------------------------------------------------------------
 
@@ -292,136 +282,22 @@ class BrokerAdmin(MessageAdmin):
             InvalidArgument: no reason is given, or `for_s` is not above 0, or over a hundred years.
             QueueNotFound: there is no such queue.
         """
-        self._pausing.pause(queue, reason, for_s, by=self.actor)
+        with self.audit.action("pause", queue, reason=reason, for_s=for_s) as action:
+            self._pausing.pause(queue, reason, for_s, by=current_actor().name)
+            action.count = 1
 
     def resume(self, queue: str) -> bool:
         """Let the consumers of `queue` go on; return whether it was paused."""
         self.check_queue(queue)
-        return self._pausing.resume(queue)
+        with self.audit.action("resume", queue) as action:
+            was_paused = self._pausing.resume(queue)
+            action.count = int(was_paused)
+        return was_paused
 
     def paused(self, queue: str) -> Pause | None:
         """Return why and since when `queue` is paused; None: it is not."""
         self.check_queue(queue)
         return self._pausing.paused(queue)
-
-    # -- policies ---------------------------------------------------------------------------------------------------------
-
-    def arguments(self, queue: str) -> dict[str, object]:
-        """Return the arguments of `queue` that are in force: those of its declaration, with what a policy replaces."""
-        known = self._queues.read(queue)
-        if known is None:
-            raise QueueNotFound(f"there is no queue {queue!r}")
-        return dict(known.arguments.arguments)
-
-    def policies(self) -> list[Policy]:
-        """Return the policies that apply now, by pattern."""
-        return self._policies.all()
-
-    def set_policy(
-        self, pattern: str, arguments: Mapping[str, object], reason: str, *, priority: int = 0, for_s: float | None = None
-    ) -> dict[str, str | None]:
-        """Steer the lasting queues whose names match `pattern`, those that are declared later as well.
-
-        Args:
-            pattern: a queue's name, or a pattern with `*`, `?` and `[...]`.
-            arguments: of a declaration, such as `{"x-rate-limit": "50/m"}`, that only steer; None takes one away.
-            reason: why, for others.
-            priority: of several policies that match a queue the one with the highest applies.
-            for_s: after so many seconds the policy ends by itself; None: when it is removed.
-
-        Returns:
-            The queues that match now, and for each why the policy is not in force there, or None where it is.
-
-        Raises:
-            InvalidArgument: naming the argument or value, and what is allowed.
-        """
-        return self._steer(self._policies.put(pattern, arguments, reason, priority=priority, for_s=for_s))
-
-    def remove_policy(self, pattern: str) -> dict[str, str | None] | None:
-        """Remove a policy: its queues have their own arguments again, or those of another one that matches.
-
-        Returns None where there is none, else as `set_policy`.
-        """
-        return self._steer(pattern) if self._policies.remove(pattern) else None
-
-    def _steer(self, policy: Policy | str) -> dict[str, str | None]:
-        """Steer the queues that a policy names, or that one that is gone by now has named."""
-        policies = self._policies.all()
-        pattern = policy if isinstance(policy, str) else policy.pattern
-        found: dict[str, str | None] = {}
-        for queue in sorted(self._queues.lasting()):
-            if pattern != queue and not fnmatchcase(queue, pattern):
-                continue
-            by = applying(policies, queue)
-            found[queue] = (
-                f"policy {by.pattern!r} applies instead" if by and not isinstance(policy, str) and by != policy else None
-            )
-            try:
-                self._queues.steer(queue, strict=True)
-            except (InvalidArgument, PreconditionFailed, ResponseError) as error:
-                found[queue] = str(error)
-        return found
-
-    # -- dead letters -----------------------------------------------------------------------------------------------------
-
-    @property
-    def dead_letter_max(self) -> int:
-        """How many dead letters a queue keeps, by the options that this connection has."""
-        return self._options.dead_letter_max
-
-    def search_dead_letters(self, queue: str, wanted: DeadLetterFilter) -> DeadLetterSearch:
-        """Return the dead letters that `queue` has now and `wanted` selects."""
-        self.check_queue(queue)
-        return DeadLetterSearch(self._commands, self._keys, self.dead_letters, queue, wanted)
-
-    def replay_page(self, letters: Sequence[DeadLetter], to: str | None = None) -> list[bool | BrokerRefusal]:
-        """Replay dead letters in one write; return for each what `replay` returns or raises."""
-        outcomes: dict[str, bool | BrokerRefusal] = {}
-        replays: list[Move] = []
-        for letter in letters:
-            try:
-                replays.append(replay_of(letter, self._targets(letter, to)))
-            except (InvalidArgument, QueueNotFound) as error:
-                outcomes[letter.tag] = error
-        for one, taken in zip(replays, self.dead_letters.replay_all(replays), strict=True):
-            missing = taken == NO_TARGET
-            outcomes[one.letter.tag] = QueueNotFound(no_target(one.letter, one.targets)) if missing else taken > 0
-        return [outcomes[letter.tag] for letter in letters]
-
-    def replay(self, letter: DeadLetter, to: str | None = None) -> bool:
-        """Put a dead letter back to work: to its queue, or to the queue `to`; return False where it is gone by now.
-
-        A message that no queue took is routed again, by the exchange and the routing key that it was published with.
-
-        Raises:
-            InvalidArgument: `to` is the reserved queue of undelivered messages; or the message was for one subscriber of an
-                exchange, and `to` is missing.
-            QueueNotFound: no such queue, or still none that takes it; the dead letter stays.
-            redis.exceptions.RedisError: as `error_translation.translate` names it.
-        """
-        return self.dead_letters.replay(letter, self._targets(letter, to))
-
-    def _targets(self, letter: DeadLetter, to: str | None) -> list[str]:
-        back = self.routed if letter.queue == UNDELIVERED else lambda _: [letter.queue]
-        return back(letter) if to is None else [to]
-
-    def routed(self, letter: DeadLetter) -> list[str]:
-        """Return where a message that no queue took is routed to now. Raises as `replay` does."""
-        if not letter.exchange:
-            return [letter.routing_key]
-        record = self._bindings.record(letter.exchange)
-        if record is not None and record.type == "fanout":
-            raise InvalidArgument(
-                f"the dead letter {letter.tag} was broadcast over {letter.exchange!r}: name the queue that shall get it (--to)"
-            )
-        for name in chain((letter.exchange,), self._bindings.alternates(letter.exchange)):
-            targets = list(self._bindings.refresh(name).route(letter.routing_key, letter.headers))
-            if targets:
-                return targets
-        raise QueueNotFound(
-            f"still no queue takes messages to exchange {letter.exchange!r} with routing key {letter.routing_key!r}: the dead "
-            f"letter {letter.tag} stays where it is; bind a queue, or name one (--to QUEUE)"
-        )
 
     def check_queue(self, queue: str) -> None:
         """Raise QueueNotFound where there is no such queue."""

@@ -14,6 +14,7 @@ from celery_redis_plus.broker.queues.held import read_held
 from celery_redis_plus.broker.queues.listing import ListedMessage, State, list_messages, read_small, read_stored, waiting_tags
 
 if TYPE_CHECKING:
+    from celery_redis_plus.broker.queues.audit import Audit
     from celery_redis_plus.broker.queues.messages import Messages
     from celery_redis_plus.broker.queues.overview import QueueOverview
     from celery_redis_plus.connection.command_connection import CommandConnection
@@ -29,6 +30,8 @@ class MessageAdmin:
     _options: Options
     #: The messages of one queue.
     queue_messages: Messages
+    #: Who did what.
+    audit: Audit
 
     def check_queue(self, queue: str) -> None:
         """Raise QueueNotFound where there is no such queue."""
@@ -59,12 +62,18 @@ class MessageAdmin:
 
     def cancel(self, queue: str, tags: Sequence[str], *, dead_letter: bool = False) -> list[str]:
         """Remove messages that no consumer has yet; return the ids of those that were there. See `Messages.cancel`."""
-        return self.queue_messages.cancel(queue, tags, dead_letter=dead_letter)
+        with self.audit.action("cancel", queue, dead_letter=dead_letter or None) as action:
+            cancelled = self.queue_messages.cancel(queue, tags, dead_letter=dead_letter)
+            action.count = len(cancelled)
+        return cancelled
 
     def give_back(self, queue: str, tags: Sequence[str]) -> list[str]:
         """Take unacked messages from their consumers; return the ids of those that a consumer had. See `Messages.give_back`."""
         self.check_queue(queue)
-        return self.queue_messages.give_back(queue, tags)
+        with self.audit.action("kick", queue, id=tags[0] if len(tags) == 1 else None) as action:
+            given = self.queue_messages.give_back(queue, tags)
+            action.count = len(given)
+        return given
 
     def held_tags(self, queue: str, consumer: str) -> Iterator[tuple[int, list[str]]]:
         """Yield how many unacked messages were looked at for a page, and the ids of those that a consumer holds.

@@ -10,6 +10,7 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any, cast
 
 from celery_redis_plus.broker.arguments.eta import MAX_DELAY_MS, eta_to_ms
+from celery_redis_plus.broker.queues.audit import Audit
 from celery_redis_plus.broker.queues.message_search import WAITING, MessageSearch
 from celery_redis_plus.broker.queues.messages import MessageInfo, Messages
 from celery_redis_plus.broker.queues.overview import list_queues
@@ -107,7 +108,9 @@ def _search(app: Celery, waiting: Sequence[State] = WAITING) -> Iterator[Message
             return dict.fromkeys(app.amqp.queues) | dict.fromkeys(listed)
 
         found = [Messages(one.commands, one.keys, dead_letter_max=one.options.dead_letter_max) for one in sessions]
-        yield MessageSearch(found[0] if len(found) == 1 else cast("Messages", ShardMessages(found)), queues, waiting)
+        audit = Audit(sessions[0].commands, sessions[0].keys)
+        messages = found[0] if len(found) == 1 else cast("Messages", ShardMessages(found))
+        yield MessageSearch(messages, queues, waiting, audit=audit)
 
 
 def install_revoke(app: Celery) -> None:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from redis.exceptions import ResponseError
 
 from celery_redis_plus.broker.queue_failures import KeyFailures
+from celery_redis_plus.broker.queues.audit import Action
 from celery_redis_plus.broker.queues.messages import MESSAGE_ID
 from celery_redis_plus.errors import InvalidArgument
 
 if TYPE_CHECKING:
+    from celery_redis_plus.broker.queues.audit import Audit
     from celery_redis_plus.broker.queues.listing import State
     from celery_redis_plus.broker.queues.messages import MessageInfo, Messages
 
@@ -59,12 +61,19 @@ class MessageSearch:
         messages: of the broker.
         queues: gives the names of all queues; asked when it is needed.
         waiting: where messages are looked for that no consumer has.
+        audit: where actions are noted; None: nowhere.
     """
 
     def __init__(
-        self, messages: Messages, queues: Callable[[], Iterable[str]], waiting: Sequence[State] = WAITING
-    ) -> None:  # fmt: skip
+        self,
+        messages: Messages,
+        queues: Callable[[], Iterable[str]],
+        waiting: Sequence[State] = WAITING,
+        *,
+        audit: Audit | None = None,
+    ) -> None:
         self._messages = messages
+        self._audit = audit
         self._queues = queues
         self._waiting = waiting
         self._failures = KeyFailures(logger, "cannot be searched")
@@ -106,6 +115,24 @@ class MessageSearch:
         on_removed: OnRemoved | None = None,
     ) -> bool:
         """Remove a message that no consumer has yet; return whether it was there. `on_removed` gets what was removed."""
+        with self._action("cancel", queue, id=id, dead_letter=dead_letter or None) as action:
+            found = self._cancel(id, queue, dead_letter, on_removed)
+            action.queue, action.count = found or queue, int(found is not None)
+        return found is not None
+
+    @contextmanager
+    def _action(self, name: str, queue: str | None, **details: Any) -> Iterator[Action]:
+        with nullcontext(Action()) if self._audit is None else self._audit.action(name, queue, **details) as action:
+            yield action
+
+    def _cancel(
+        self,
+        id: str,  # noqa: A002 - as above
+        queue: str | None,
+        dead_letter: bool,
+        on_removed: OnRemoved | None,
+    ) -> str | None:
+        """Do as `cancel`; return the queue where it was."""
         for name, tags in self._candidates(id, queue, self._waiting):
             read: dict[str, tuple[bytes, bytes] | None] = {}
             removed: list[str] = []
@@ -117,26 +144,30 @@ class MessageSearch:
                 if on_removed is not None and content is not None:
                     on_removed(name, tag, *content)
             if removed:
-                return True
-        return False
+                return name
+        return None
 
     def reschedule(self, id: str, eta: int | str, queue: str | None = None) -> bool:  # noqa: A002 - as above
         """Give a message that no consumer has yet another time, see `Messages.reschedule`; return whether it was there."""
-        for name, tags in self._candidates(id, queue, self._waiting):
-            with self._alone(name, queue):
-                if any(self._messages.reschedule(name, tag, eta) for tag in tags):
-                    return True
+        with self._action("reschedule", queue, id=id, eta=eta) as action:
+            for name, tags in self._candidates(id, queue, self._waiting):
+                with self._alone(name, queue):
+                    if any(self._messages.reschedule(name, tag, eta) for tag in tags):
+                        action.queue, action.count = name, 1
+                        return True
         return False
 
     def move(self, id: str, target: str, queue: str | None = None) -> str | None:  # noqa: A002 - as above
         """Move a message that no consumer has yet into the queue `target`; return its id there, None where it was not found."""
-        for name, tags in self._candidates(id, queue, self._waiting):
-            for tag in tags:
-                moved = None
-                with self._alone(name, queue):
-                    moved = self._messages.move(name, tag, target)
-                if moved is not None:
-                    return moved
+        with self._action("move", queue, id=id, to=target) as action:
+            for name, tags in self._candidates(id, queue, self._waiting):
+                for tag in tags:
+                    moved = None
+                    with self._alone(name, queue):
+                        moved = self._messages.move(name, tag, target)
+                    if moved is not None:
+                        action.queue, action.count = name, 1
+                        return moved
         return None
 
     def _candidates(

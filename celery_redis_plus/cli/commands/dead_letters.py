@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from celery_redis_plus.admin.broker_admin import BrokerAdmin
     from celery_redis_plus.broker.dead_letters.search import DeadLetterFilter
     from celery_redis_plus.broker.dead_letters.store import DeadLetter
+    from celery_redis_plus.broker.queues.audit import Action
 
 #: Refusals that are printed one by one.
 MAX_REFUSED_SHOWN = 10
@@ -138,8 +141,10 @@ def replay(
         for name in names:
             replay = _Replay(to, dry_run=dry_run, name_missing=bool(tags))
             total, pages = _selected(admin, name, tags, wanted, replay.unknown)
-            for page in in_steps(pages, total, "dead letters looked at", stopped):
-                replay.page(admin, page)
+            with _audited(admin, "replay", name, tags, wanted, dry_run=dry_run, to=to) as action:
+                for page in in_steps(pages, total, "dead letters looked at", stopped):
+                    replay.page(admin, page)
+                    action.count = replay.replayed
             status = max(status, _tell_replay(replay, name, dry_run=dry_run, as_json=as_json))
             if stopped():
                 return interrupted()
@@ -203,8 +208,10 @@ def delete(
         if not tags and not dry_run:
             which = "" if wanted == type(wanted)() else " that the filters select"
             confirm(f"Delete the dead letters of queue {queue!r}{which} (of {total:,})?", yes=yes)
-        for page in in_steps(pages, total, "dead letters looked at", stopped):
-            deleted += len(page) if dry_run else admin.dead_letters.delete(queue, [letter.tag for letter in page])
+        with _audited(admin, "delete dead letters", queue, tags, wanted, dry_run=dry_run) as action:
+            for page in in_steps(pages, total, "dead letters looked at", stopped):
+                deleted += len(page) if dry_run else admin.dead_letters.delete(queue, [letter.tag for letter in page])
+                action.count = deleted
         was_interrupted = stopped()
     _tell("deleted", "are deleted", "would be deleted", queue, deleted, dry_run=dry_run, as_json=as_json)
     if was_interrupted:
@@ -228,6 +235,18 @@ def purge(target: Target, *, queue: str, dry_run: bool, yes: bool, as_json: bool
             with Progress(count, "dead letters freed") as progress:
                 count = admin.dead_letters.purge(queue, progress.step)
     _tell("deleted", "are deleted", "would be deleted", queue, count, dry_run=dry_run, as_json=as_json)
+
+
+def _audited(
+    admin: BrokerAdmin, name: str, queue: str, tags: Sequence[str], wanted: DeadLetterFilter, *, dry_run: bool, **details: Any
+) -> AbstractContextManager[Action]:  # fmt: skip
+    """Note what becomes of dead letters of a queue, in all its steps, as one action."""
+    from celery_redis_plus.broker.queues.audit import Action
+
+    if dry_run:
+        return nullcontext(Action())
+    filters = {key: value for key, value in asdict(wanted).items() if value is not None}
+    return admin.audit.action(name, queue, in_steps=True, ids=" ".join(tags) or None, **filters, **details)
 
 
 def _check_choice(tags: tuple[str, ...], wanted: DeadLetterFilter, *, everything: bool) -> None:

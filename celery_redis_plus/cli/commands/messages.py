@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -39,6 +40,7 @@ from celery_redis_plus.cli.target import Target, with_target
 if TYPE_CHECKING:
     from celery_redis_plus.admin.broker_admin import BrokerAdmin
     from celery_redis_plus.admin.holders import Holder
+    from celery_redis_plus.broker.queues.audit import Action
     from celery_redis_plus.broker.queues.listing import ListedMessage
     from celery_redis_plus.broker.queues.messages import MessageInfo
 
@@ -154,7 +156,8 @@ def cancel(target: Target, *, chosen: Selection, dead_letter: bool, dry_run: boo
         def page(tags: list[str]) -> int:
             return len(admin.cancel(chosen.queue or "", tags, dead_letter=dead_letter))
 
-        return _each(admin, chosen, one, page, "cancelled", dry_run=dry_run, as_json=as_json, losses=losses)
+        treatment = Treatment("cancelled", one, page, ("cancel", {"dead_letter": dead_letter or None}))
+        return _each(admin, chosen, treatment, dry_run=dry_run, as_json=as_json, losses=losses)
 
 
 @command.command()
@@ -178,7 +181,8 @@ def move(target: Target, *, chosen: Selection, to: str, dry_run: bool, as_json: 
         def page(tags: list[str]) -> int:
             return sum(map(one, tags))
 
-        return _each(admin, chosen, one, page, "moved", dry_run=dry_run, as_json=as_json)
+        treatment = Treatment("moved", one, page, ("move", {"to": to}))
+        return _each(admin, chosen, treatment, dry_run=dry_run, as_json=as_json)
 
 
 @command.command()
@@ -255,35 +259,64 @@ def kick(
 
 def _kick_consumer(admin: BrokerAdmin, queue: str, consumer: str, *, dry_run: bool, as_json: bool) -> int:
     count = 0
-    with stop_on_interrupt() as stopped:
+    with stop_on_interrupt() as stopped, _audited(admin, "kick", queue, dry_run=dry_run, consumer=consumer) as action:
         pages = admin.held_tags(queue, consumer)
         for tags in in_steps(pages, admin.overview_of(queue).unacked, "messages looked at", stopped):
             count += len(tags) if dry_run else len(admin.give_back(queue, tags))
+            action.count = count
         was_interrupted = stopped()
     _tell("back in their queues", count, None, dry_run=dry_run, as_json=as_json)
     return interrupted() if was_interrupted else DONE
 
 
+@dataclass(frozen=True, slots=True)
+class Treatment:
+    """What becomes of messages.
+
+    Attributes:
+        done: what they are then: `moved`.
+        one: treats one by its id; returns whether it was there.
+        page: treats some of a task; returns how many.
+        audited: what the audit log calls it, and what it says besides.
+    """
+
+    done: str
+    one: Callable[[str], bool]
+    page: Callable[[list[str]], int]
+    audited: tuple[str, dict[str, Any]]
+
+
 def _each(
-    admin: BrokerAdmin, chosen: Selection, one: Callable[[str], bool], page: Callable[[list[str]], int], done: str, *,
-    dry_run: bool, as_json: bool, losses: Losses | None = None,
+    admin: BrokerAdmin, chosen: Selection, treatment: Treatment, *, dry_run: bool, as_json: bool, losses: Losses | None = None
 ) -> int:  # fmt: skip
     """Treat the messages one by one by their ids, or those of a task in pages; say how many it were."""
+    done = treatment.done
     if chosen.task is None:
-        treat = (lambda message: is_waiting(admin.messages.find(message, chosen.queue))) if dry_run else one
+        treat = (lambda message: is_waiting(admin.messages.find(message, chosen.queue))) if dry_run else treatment.one
         with searching(admin, chosen.queue):
             others = [message for message in chosen.ids if not treat(message)]
             _tell(done, len(chosen.ids) - len(others), losses, dry_run=dry_run, as_json=as_json)
             return tell_not_waiting(admin, others, chosen.queue) if others else DONE
     queue, count = chosen.queue or "", 0
-    with stop_on_interrupt() as stopped:
+    name, details = treatment.audited
+    with stop_on_interrupt() as stopped, _audited(admin, name, queue, dry_run=dry_run, task=chosen.task, **details) as action:
         overview = admin.overview_of(queue)
         pages = admin.waiting_tags(queue, chosen.task)
         for tags in in_steps(pages, overview.ready + overview.delayed, "messages looked at", stopped):
-            count += len(tags) if dry_run or not tags else page(tags)
+            count += len(tags) if dry_run or not tags else treatment.page(tags)
+            action.count = count
         was_interrupted = stopped()
     _tell(done, count, losses, dry_run=dry_run, as_json=as_json)
     return interrupted() if was_interrupted else DONE
+
+
+def _audited(
+    admin: BrokerAdmin, name: str, queue: str, *, dry_run: bool, **details: Any
+) -> AbstractContextManager[Action]:  # fmt: skip
+    """Note what becomes of many messages of a queue as one action."""
+    from celery_redis_plus.broker.queues.audit import Action
+
+    return nullcontext(Action()) if dry_run else admin.audit.action(name, queue, in_steps=True, **details)
 
 
 def _tell(done: str, count: int, losses: Losses | None, *, dry_run: bool, as_json: bool) -> None:

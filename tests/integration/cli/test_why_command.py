@@ -12,6 +12,7 @@ import pytest
 from celery_redis_plus.admin.broker_admin import BrokerAdmin
 from celery_redis_plus.admin.explanation.causes import DEATHS
 from celery_redis_plus.admin.explanation.explain import Rate
+from celery_redis_plus.broker.queues.audit import Actor, acting
 from celery_redis_plus.keys import Keys
 from tests.support.inbox import Inbox, declare, publish
 from tests.support.waiting import wait_until
@@ -66,8 +67,7 @@ def test_a_paused_queue_names_who_paused_it_why_and_until_when(channel, connect,
     inbox = consuming(connect, "q")
     inbox.drain(1)
     task(channel, "waits")
-    with BrokerAdmin(broker_url) as admin:
-        admin.actor = "ada"
+    with BrokerAdmin(broker_url) as admin, acting(Actor("ada", "api", "here")):
         admin.pause("q", "the database moves", for_s=3_600)
         found = why("waits")
         assert found["paused"]["text"].startswith("queue 'q' is paused by ada since 20")
