@@ -216,6 +216,7 @@ REASONS = {
     "not_begun": "`recovered`: its consumer was lost and had not begun it, which is no failure.",
     "connection_lost": "`recovered`: its session broke; `recovered`, `retried`: its process had no connection any more.",
     "handed_back": "`requeued`: claimed and not started; `retried`: claimed by a process that already works on it.",
+    "kicked": "`requeued`: an operator took it from its consumer.",
     "rejected": "`requeued`, `retried`, `dead_lettered`: the consumer rejected it.",
     "consumer_timeout": "`requeued`, `retried`: its consumer did not settle it within `x-consumer-timeout`.",
     "requeue": "`requeued`, `retried`: the consumer wants it to be delivered again, which is no failure.",

@@ -371,6 +371,14 @@ OF_THE_DATABASE = (
     ),
     KeyDescription(_KEYS.event_logs, "set", "Queues that have lifecycle events, also those that write none any more.", FOREVER),
     KeyDescription(
+        _KEYS.audit,
+        "stream",
+        "Actions of operators: `actor`, `via` (`cli`, `web`, `api`), `from`, `action`, `queue`, `count`, `outcome`, `details` "
+        "(JSON), and `begun`, the id of the entry of its beginning.",
+        "The last 10,000, some 2 MB.",
+        plain_writers="who acts",
+    ),
+    KeyDescription(
         _KEYS.tracks,
         "zset",
         "Tracked deliveries that are not resolved -> their deadline, ms since the epoch.",

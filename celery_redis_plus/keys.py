@@ -288,6 +288,8 @@ class Keys:
         self.policies = self._key("policies")
         #: A zset: tracked deliveries that are not resolved -> when they should be.
         self.tracks = self._key("tracks")
+        #: A stream: who did what, as an operator.
+        self.audit = self._key("audit:{actions}")
         #: A set: the queues that have lifecycle events, also those that are deleted by now.
         self.event_logs = self._key("event_logs")
 

@@ -155,8 +155,9 @@ OPERATIONS = {
         ),
         Operation(
             "release",
-            "Put a message back to its place, without a failure; wake a consumer whose limit has given way.",
-            ("broker/consumers/acks.py:Acknowledger.settle",),
+            "Put a message back to its place, without a failure, for its consumer or an operator; wake a consumer whose limit "
+            "has given way.",
+            ("broker/consumers/acks.py:Acknowledger.settle", "broker/queues/messages.py:Messages.give_back"),
             ("release", "notify_if_ready"),
             "unacked → ready, delayed",
             STALE,
@@ -397,6 +398,8 @@ OPERATIONS = {
             (
                 "broker/queues/messages.py:Messages.find",
                 "broker/queues/listing.py:list_messages",
+                "broker/queues/listing.py:search_headers",
+                "admin/explanation/facts.py:read_facts",
                 "broker/queues/overview.py:read_overview",
                 "broker/queues/counters.py:read_counters",
                 "broker/queues/queues.py:Queues.consumer_count",
@@ -406,6 +409,8 @@ OPERATIONS = {
             (
                 "find_message",
                 "list_messages",
+                "search_messages",
+                "explain_message",
                 "queue_overview",
                 "counters",
                 "count_consumers",

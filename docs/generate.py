@@ -17,10 +17,10 @@ from reference_pages import COMMANDS_BEGIN, COMMANDS_END, api_page, commands_sec
 from celery_redis_plus import errors, events, options
 from celery_redis_plus.access_rules import ROLES
 from celery_redis_plus.admin.diagnosis.checks import CHECKS
+from celery_redis_plus.admin.diagnosis.naming import NAMED
 from celery_redis_plus.admin.diagnosis.queue_checks import (
     BACKLOG_S,
     FORGOTTEN_PAUSE_S,
-    NAMED,
     NEARLY_EVICTED,
     SILENT_PART,
     UNCONSUMED_S,
@@ -32,6 +32,7 @@ from celery_redis_plus.admin.diagnosis.response_checks import (
     LATENCY_DANGER_MS,
 )
 from celery_redis_plus.admin.diagnosis.server_checks import CLIENTS_ADVICE, CLIENTS_DANGER, MEMORY_ADVICE, MEMORY_DANGER
+from celery_redis_plus.admin.diagnosis.work_checks import NEARLY_FULL, STUCK_S
 from celery_redis_plus.broker.arguments.argument_rules import ALLOWED, STEERING, WITHDRAWN
 from celery_redis_plus.broker.arguments.deduplication import ID, SCOPE, TTL
 from celery_redis_plus.broker.integrity import RULES
@@ -355,6 +356,9 @@ Examples of alerts:
 | too many dead letters: old ones are deleted | `increase(celery_redis_plus_queue_dead_evicted_total[1h]) > 0` |
 | the server has evicted messages | `increase(celery_redis_plus_queue_vanished_total[1h]) > 0` |
 
+The queues that Celery has for itself (remote control, replies, events) have no metrics, because their names hold the ids of
+processes; `exporter --internal` adds them.
+
 ## Latencies
 
 `exporter --latencies` makes two histograms of the [event logs](lifecycle.md), from its start on: the wait for a consumer, and the
@@ -439,6 +443,8 @@ DOCTOR_LIMITS = f"""
 | difference of the clocks | {CLOCK_ADVICE_S:.0f} s | {CLOCK_DANGER_S:.0f} s |
 | messages without a consumer | at once | {UNCONSUMED_S} s |
 | messages wait for live consumers | {BACKLOG_S} s | - |
+| a limit of a queue is used | {NEARLY_FULL:.0%} | 100 % |
+| a consumer has a message | {STUCK_S // 60} min | - |
 | silence of a consumer | {SILENT_PART:.0%} of `consumer_heartbeat_timeout` | the same, if it holds messages |
 | a pause without an end | at once | {FORGOTTEN_PAUSE_S // 60} min |
 | dead letters | 1 | {NEARLY_EVICTED:.0%} of `dead_letter_max` |

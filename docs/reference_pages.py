@@ -169,9 +169,18 @@ def _object(name: str, value: Any) -> Iterator[str]:
         yield "".join(("\n", *_members(name, value))) if any(_members(name, value)) else ""
 
 
+def _held(value: type[Any]) -> dict[str, Any]:
+    """Return what a class has, with the parts of an administration that are classes of their own."""
+    parts = [one for one in value.__mro__ if one is value or one.__module__.startswith("celery_redis_plus.admin.")]
+    held: dict[str, Any] = {}
+    for part in parts:
+        held |= {name: member for name, member in vars(part).items() if name not in held}
+    return held
+
+
 def _members(name: str, value: type[Any]) -> Iterator[str]:
     """Yield a list item for each public method and property."""
-    for member, held in vars(value).items():
+    for member, held in _held(value).items():
         called = getattr(value, member) if isinstance(held, classmethod) else held
         if member.startswith("_") or f"{name}.{member}" in INTERNAL:
             continue

@@ -64,7 +64,7 @@ if record[2] then
     redis.call('HSET', keys.meta, 'paused_at', text(now), 'paused_until', text(now + length))
   end
   if left > -now and left <= 0 then
-    redis.call('HDEL', keys.meta, 'paused', 'paused_at', 'paused_until', 'quiet')
+    redis.call('HDEL', keys.meta, 'paused', 'paused_at', 'paused_until', 'paused_by', 'quiet')
     notify_next(keys)
   else
     redis.call('HSET', keys.meta, 'quiet', 1)

@@ -4,14 +4,15 @@
 --       7 dead (zset)  8 consumers (zset)  9 consumer (prefix of a hash)  10 heartbeats (zset)
 -- ARGV  none
 -- Returns { id, ready, delayed, unacked, dead, live consumers, ms since the oldest ready message became ready, reason of the pause,
--- its end (ms, '0' = none), published, delivered }, texts '' for what there is not; an id of '' means that there is no such queue. Of
--- a queue whose messages age, the oldest is the one that is next.
+-- its end (ms, '0' = none), published, delivered, rejected publishes, arguments (JSON), bytes }, texts '' for what there is not; an id
+-- of '' means that there is no such queue. Of a queue whose messages age, the oldest is the one that is next.
 -- Bound: 256 steps, one for each priority, and two looks at each of the queue's consumers.
 -- @include now
 -- @include living
 -- @include ageing
 local now = now_ms()
-local meta = redis.call('HMGET', KEYS[1], 'id', 'ageing', 'paused', 'paused_until', 'published', 'delivered')
+local meta = redis.call('HMGET', KEYS[1], 'id', 'ageing', 'paused', 'paused_until', 'published', 'delivered', 'rejected', 'arguments',
+  'bytes')
 -- Priorities, of which each has its band of scores.
 local RANKS = 256
 local oldest, from = nil, '-inf'
@@ -31,4 +32,5 @@ return {
   meta[1] or '', redis.call('ZCARD', KEYS[2]), redis.call('ZCARD', KEYS[3]), redis.call('ZCARD', KEYS[4]),
   redis.call('ZCARD', KEYS[6]) + redis.call('ZCARD', KEYS[7]), #living(KEYS[8], KEYS[9], KEYS[10]),
   oldest and text(now - oldest) or '', not ended and meta[3] or '', meta[4] or '0', meta[5] or '0', meta[6] or '0',
+  meta[7] or '0', meta[8] or '', meta[9] or '0',
 }

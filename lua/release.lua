@@ -2,7 +2,7 @@
 -- Puts claimed messages back to their original place, without counting a failure: close, cancel, shutdown; at once, or after a wait.
 -- KEYS  1 queue (zset)  2 messages_index (zset)  3 message (prefix of a hash)  4 wakeup (zset)  5 expiry (zset)
 --       6 schedule_wakeup (zset)  7 meta (hash)  8 delayed (zset)
--- ARGV  1 was seen by the consumer, so it is redelivered next time (0/1)
+-- ARGV  1 was seen by the consumer, so it is redelivered next time (0/1); 2: the same, and an operator takes it from its consumer
 --       then triples: tag, claim number, ms for which it waits (0 = none); one with an old claim number changes nothing
 -- Returns how many went back.
 -- Bound: the messages that are given.
@@ -19,7 +19,7 @@ for i = 2, #ARGV, 3 do
   local hash = KEYS[3] .. tag
   local fields = fields_of(hash, 'claim', 'score', 'expires')
   if fields[1] == ARGV[i + 1] and fields[2] and redis.call('ZSCORE', KEYS[2], tag) then
-    if ARGV[1] == '1' then redis.call('HSET', hash, 'seen', 1) end
+    if ARGV[1] ~= '0' then redis.call('HSET', hash, 'seen', 1) end
     local wait = tonumber(ARGV[i + 2])
     if wait > 0 then
       redis.call('HSET', hash, 'delay', text(wait))
@@ -32,7 +32,7 @@ for i = 2, #ARGV, 3 do
       if contained(queue, tag, now_ms(), return_to_queue, queue, tag, fields[2], fields[3], ttl) ~= 'damaged' then
         redis.call('HDEL', hash, 'score', 'delay', 'owner')
         ready = ready + 1
-        log_event(KEYS[7], tag, 'requeued', { claim = ARGV[i + 1], reason = 'handed_back' })
+        log_event(KEYS[7], tag, 'requeued', { claim = ARGV[i + 1], reason = ARGV[1] == '2' and 'kicked' or 'handed_back' })
       end
     end
     redis.call('ZREM', KEYS[2], tag)

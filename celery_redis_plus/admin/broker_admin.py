@@ -2,48 +2,52 @@
 
 from __future__ import annotations
 
-import heapq
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, nullcontext, suppress
 from fnmatch import fnmatchcase
-from itertools import chain
-from operator import attrgetter
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from redis.exceptions import NoPermissionError, ResponseError
+from redis.exceptions import NoPermissionError
 
+from celery_redis_plus.admin.audited_dead_letters import AuditedDeadLetters
+from celery_redis_plus.admin.dead_letter_admin import BrokerRefusal, DeadLetterAdmin
 from celery_redis_plus.admin.diagnosis.checks import examine
 from celery_redis_plus.admin.diagnosis.examined_broker import ExaminedBroker
+from celery_redis_plus.admin.message_admin import MessageAdmin
+from celery_redis_plus.admin.policy_admin import PolicyAdmin
 from celery_redis_plus.broker.consumers.pauses import Pause, Pausing
 from celery_redis_plus.broker.consumers.registry import ConsumerRecord, Consumers
-from celery_redis_plus.broker.dead_letters.search import DeadLetterFilter, DeadLetterSearch
-from celery_redis_plus.broker.dead_letters.store import NO_TARGET, DeadLetter, DeadLetters, Move, no_target, replay_of
-from celery_redis_plus.broker.dead_letters.unroutable import UNDELIVERED
 from celery_redis_plus.broker.exchanges.bindings import Bindings
 from celery_redis_plus.broker.exchanges.declared_topology import DeclaredTopology
 from celery_redis_plus.broker.fanout.subscriber_registry import Subscriber, SubscriberRegistry
 from celery_redis_plus.broker.integrity import CHECKED_A_CALL, Checker
 from celery_redis_plus.broker.queue_failures import KeyFailures
+from celery_redis_plus.broker.queues.audit import Audit, current_actor
 from celery_redis_plus.broker.queues.counters import Counters, read_counters
-from celery_redis_plus.broker.queues.listing import ListedMessage, State, list_messages, read_small, read_stored, waiting_tags
 from celery_redis_plus.broker.queues.message_search import MessageSearch
 from celery_redis_plus.broker.queues.messages import Messages
-from celery_redis_plus.broker.queues.overview import QueueOverview, list_queues, read_overview, read_overviews
-from celery_redis_plus.broker.queues.policies import PolicyList, applying
+from celery_redis_plus.broker.queues.overview import (
+    QueueOverview,
+    is_internal,
+    list_queues,
+    read_overview,
+    read_overviews,
+)
+from celery_redis_plus.broker.queues.policies import PolicyList
 from celery_redis_plus.broker.queues.queues import Queues
 from celery_redis_plus.connection.broker_at import ShardPlace, broker_at, prefix_at
 from celery_redis_plus.connection.command_connection import CommandConnection
 from celery_redis_plus.connection.connector import Connector
-from celery_redis_plus.errors import InvalidArgument, PreconditionFailed, QueueNotFound
+from celery_redis_plus.errors import QueueNotFound
 from celery_redis_plus.keys import Keys
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from celery_redis_plus.admin.diagnosis.finding import Finding
-    from celery_redis_plus.broker.queues.policies import Policy
+    from celery_redis_plus.broker.exchanges.routing import Binding
     from celery_redis_plus.migration.conversion import Priorities
     from celery_redis_plus.migration.migration import Migration
     from celery_redis_plus.options import Options
@@ -53,11 +57,10 @@ logger = logging.getLogger(__name__)
 #: What is logged of a queue, or an exchange, among others.
 UNREADABLE: Final = "cannot be read"
 
-#: Why one dead letter of many stays where it is.
-BrokerRefusal = InvalidArgument | QueueNotFound
+__all__ = ["UNREADABLE", "BrokerAdmin", "BrokerRefusal"]
 
 
-class BrokerAdmin:
+class BrokerAdmin(DeadLetterAdmin, MessageAdmin, PolicyAdmin):
     """One connection to a broker, for looking and steering; use it as a context manager.
 
     Methods that take a queue's name raise QueueNotFound where there is no such queue. All raise as `CommandConnection.call` does.
@@ -126,14 +129,16 @@ class BrokerAdmin:
         known = DeclaredTopology(options.shards)
         self._queues = Queues(commands, self._keys, transient_ttl_s=options.transient_queue_ttl, knowledge=known)
         #: Lists, replays and deletes dead letters.
-        self.dead_letters = DeadLetters(commands, self._keys)
+        self.dead_letters = AuditedDeadLetters(commands, self._keys)
         #: The messages of one queue.
         self.queue_messages = Messages(commands, self._keys, dead_letter_max=options.dead_letter_max)
         #: Finds messages by their id or task id, and cancels, moves and reschedules them.
-        self.messages = MessageSearch(self.queue_messages, self.queues)
+        self.messages = MessageSearch(self.queue_messages, self.queues, audit=Audit(commands, self._keys))
         self._bindings = Bindings(commands, self._keys, known)
         self._pausing = Pausing(commands, self._keys)
         self._policies = PolicyList(commands, self._keys)
+        #: Who did what, also by other programs.
+        self.audit = Audit(commands, self._keys)
         self._consumers = Consumers(commands, self._keys)
         self._failures = KeyFailures(logger, UNREADABLE)
         self._exchange_failures = KeyFailures(logger, UNREADABLE, kind="exchange")
@@ -164,13 +169,17 @@ class BrokerAdmin:
 
     # -- queues -----------------------------------------------------------------------------------------------------------
 
-    def queues(self, *patterns: str) -> list[str]:
+    def queues(self, *patterns: str, internal: bool = True) -> list[str]:
         """Return the names of all queues, sorted; with `patterns`, of those that have one of the names, or match one.
+
+        Without `internal` those are left out that Celery has for itself, unless they are named (`overview.is_internal`).
 
         Raises:
             QueueNotFound: there is no queue of a name that is no pattern.
         """
         found = [name for name in self._listed() if _is_named(name, patterns)]
+        if not internal:
+            found = [name for name in found if name in patterns or not is_internal(name)]
         for name in patterns:
             if name not in found and not set(name) & set("*?["):
                 self.check_queue(name)
@@ -181,12 +190,12 @@ class BrokerAdmin:
         """Return the names of the queues that the server lists, sorted."""
         return list_queues(self._commands, self._keys)
 
-    def overview(self, *patterns: str) -> list[QueueOverview]:
-        """Return how the queues stand that `patterns` name. Raises as `queues` does.
+    def overview(self, *patterns: str, internal: bool = True) -> list[QueueOverview]:
+        """Return how the queues stand that `patterns` name, with or without internal ones. Raises as `queues` does.
 
         A queue whose keys cannot be read is left out, and logged; where it is named itself, what it raises goes up.
         """
-        names = self.queues(*patterns)
+        names = self.queues(*patterns, internal=internal)
         found = {one.queue: one for one in self.overviews_of(names)}
         for name in set(names).intersection(patterns).difference(found):
             found[name] = self.overview_of(name)
@@ -200,51 +209,20 @@ class BrokerAdmin:
         """Yield how queues stand, each when it is needed, without those that are gone, or cannot be read, which is logged."""
         return read_overviews(self._commands, self._keys, queues, self._failures)
 
+    def bindings(self, queue: str) -> list[tuple[str, Binding]]:
+        """Return the bindings of a queue, each with its exchange; the default exchange, which reaches every queue, has none."""
+        self.check_queue(queue)
+        return self._bindings.of_queue(queue)
+
     def purge(self, queue: str, progress: Callable[[int], object] = lambda _: None) -> int:
         """Remove all waiting messages, ready and delayed, for good; return how many. Memory is freed in short steps.
 
         `progress` is called with the number of messages that each step freed.
         """
         self.check_queue(queue)
-        return self._queues.purge(queue, progress)
-
-    # -- messages ---------------------------------------------------------------------------------------------------------
-
-    def list_messages(self, queue: str, state: State, task: str | None = None, first: int = 0) -> Iterator[ListedMessage]:
-        """Yield the messages of `queue` in one state, the next first; see `broker.queues.listing.list_messages`."""
-        self.check_queue(queue)
-        yield from list_messages(self._commands, self._keys, queue, state, task, first)
-
-    def scheduled(self, *patterns: str, task: str | None = None) -> Iterator[ListedMessage]:
-        """Yield the delayed messages of the queues that `patterns` name, as `queues` takes them, the next due first.
-
-        A queue's next page is read when it is needed. Raises as `queues` does.
-        """
-        queues = [one.queue for one in self.overview(*patterns) if one.delayed]
-        listings = [list_messages(self._commands, self._keys, queue, "delayed", task) for queue in queues]
-        yield from heapq.merge(*listings, key=attrgetter("time_ms"))
-
-    def waiting_tags(self, queue: str, task: str) -> Iterator[tuple[int, list[str]]]:
-        """Yield the ids of the waiting messages of a task, see `broker.queues.listing.waiting_tags`."""
-        self.check_queue(queue)
-        yield from waiting_tags(self._commands, self._keys, queue, task)
-
-    def cancel(self, queue: str, tags: Sequence[str], *, dead_letter: bool = False) -> list[str]:
-        """Remove messages that no consumer has yet; return the ids of those that were there. See `Messages.cancel`."""
-        return self.queue_messages.cancel(queue, tags, dead_letter=dead_letter)
-
-    @property
-    def dead_letter_max(self) -> int:
-        """How many dead letters a queue keeps, by the options that this connection has."""
-        return self._options.dead_letter_max
-
-    def stored(self, queue: str, tag: str) -> tuple[dict[str, Any], dict[str, Any], bytes]:
-        """Return a message's headers, properties and body; empty ones where it is gone."""
-        return read_stored(self._commands, self._keys, queue, tag)
-
-    def stored_small(self, queue: str, tag: str) -> tuple[dict[str, Any], dict[str, Any], bytes | None]:
-        """Return as `stored` does, but None for a body over 1 MB."""
-        return read_small(self._commands, self._keys, queue, tag)
+        with self.audit.action("purge", queue, in_steps=True) as action:
+            action.count = self._queues.purge(queue, progress)
+        return action.count
 
     # -- consumers and flow -----------------------------------------------------------------------------------------------
 
@@ -304,131 +282,22 @@ class BrokerAdmin:
             InvalidArgument: no reason is given, or `for_s` is not above 0, or over a hundred years.
             QueueNotFound: there is no such queue.
         """
-        self._pausing.pause(queue, reason, for_s)
+        with self.audit.action("pause", queue, reason=reason, for_s=for_s) as action:
+            self._pausing.pause(queue, reason, for_s, by=current_actor().name)
+            action.count = 1
 
     def resume(self, queue: str) -> bool:
         """Let the consumers of `queue` go on; return whether it was paused."""
         self.check_queue(queue)
-        return self._pausing.resume(queue)
+        with self.audit.action("resume", queue) as action:
+            was_paused = self._pausing.resume(queue)
+            action.count = int(was_paused)
+        return was_paused
 
     def paused(self, queue: str) -> Pause | None:
         """Return why and since when `queue` is paused; None: it is not."""
         self.check_queue(queue)
         return self._pausing.paused(queue)
-
-    # -- policies ---------------------------------------------------------------------------------------------------------
-
-    def arguments(self, queue: str) -> dict[str, object]:
-        """Return the arguments of `queue` that are in force: those of its declaration, with what a policy replaces."""
-        known = self._queues.read(queue)
-        if known is None:
-            raise QueueNotFound(f"there is no queue {queue!r}")
-        return dict(known.arguments.arguments)
-
-    def policies(self) -> list[Policy]:
-        """Return the policies that apply now, by pattern."""
-        return self._policies.all()
-
-    def set_policy(
-        self, pattern: str, arguments: Mapping[str, object], reason: str, *, priority: int = 0, for_s: float | None = None
-    ) -> dict[str, str | None]:
-        """Steer the lasting queues whose names match `pattern`, those that are declared later as well.
-
-        Args:
-            pattern: a queue's name, or a pattern with `*`, `?` and `[...]`.
-            arguments: of a declaration, such as `{"x-rate-limit": "50/m"}`, that only steer; None takes one away.
-            reason: why, for others.
-            priority: of several policies that match a queue the one with the highest applies.
-            for_s: after so many seconds the policy ends by itself; None: when it is removed.
-
-        Returns:
-            The queues that match now, and for each why the policy is not in force there, or None where it is.
-
-        Raises:
-            InvalidArgument: naming the argument or value, and what is allowed.
-        """
-        return self._steer(self._policies.put(pattern, arguments, reason, priority=priority, for_s=for_s))
-
-    def remove_policy(self, pattern: str) -> dict[str, str | None] | None:
-        """Remove a policy: its queues have their own arguments again, or those of another one that matches.
-
-        Returns None where there is none, else as `set_policy`.
-        """
-        return self._steer(pattern) if self._policies.remove(pattern) else None
-
-    def _steer(self, policy: Policy | str) -> dict[str, str | None]:
-        """Steer the queues that a policy names, or that one that is gone by now has named."""
-        policies = self._policies.all()
-        pattern = policy if isinstance(policy, str) else policy.pattern
-        found: dict[str, str | None] = {}
-        for queue in sorted(self._queues.lasting()):
-            if pattern != queue and not fnmatchcase(queue, pattern):
-                continue
-            by = applying(policies, queue)
-            found[queue] = (
-                f"policy {by.pattern!r} applies instead" if by and not isinstance(policy, str) and by != policy else None
-            )
-            try:
-                self._queues.steer(queue, strict=True)
-            except (InvalidArgument, PreconditionFailed, ResponseError) as error:
-                found[queue] = str(error)
-        return found
-
-    # -- dead letters -----------------------------------------------------------------------------------------------------
-
-    def search_dead_letters(self, queue: str, wanted: DeadLetterFilter) -> DeadLetterSearch:
-        """Return the dead letters that `queue` has now and `wanted` selects."""
-        self.check_queue(queue)
-        return DeadLetterSearch(self._commands, self._keys, self.dead_letters, queue, wanted)
-
-    def replay_page(self, letters: Sequence[DeadLetter], to: str | None = None) -> list[bool | BrokerRefusal]:
-        """Replay dead letters in one write; return for each what `replay` returns or raises."""
-        outcomes: dict[str, bool | BrokerRefusal] = {}
-        replays: list[Move] = []
-        for letter in letters:
-            try:
-                replays.append(replay_of(letter, self._targets(letter, to)))
-            except (InvalidArgument, QueueNotFound) as error:
-                outcomes[letter.tag] = error
-        for one, taken in zip(replays, self.dead_letters.replay_all(replays), strict=True):
-            missing = taken == NO_TARGET
-            outcomes[one.letter.tag] = QueueNotFound(no_target(one.letter, one.targets)) if missing else taken > 0
-        return [outcomes[letter.tag] for letter in letters]
-
-    def replay(self, letter: DeadLetter, to: str | None = None) -> bool:
-        """Put a dead letter back to work: to its queue, or to the queue `to`; return False where it is gone by now.
-
-        A message that no queue took is routed again, by the exchange and the routing key that it was published with.
-
-        Raises:
-            InvalidArgument: `to` is the reserved queue of undelivered messages; or the message was for one subscriber of an
-                exchange, and `to` is missing.
-            QueueNotFound: no such queue, or still none that takes it; the dead letter stays.
-            redis.exceptions.RedisError: as `error_translation.translate` names it.
-        """
-        return self.dead_letters.replay(letter, self._targets(letter, to))
-
-    def _targets(self, letter: DeadLetter, to: str | None) -> list[str]:
-        back = self.routed if letter.queue == UNDELIVERED else lambda _: [letter.queue]
-        return back(letter) if to is None else [to]
-
-    def routed(self, letter: DeadLetter) -> list[str]:
-        """Return where a message that no queue took is routed to now. Raises as `replay` does."""
-        if not letter.exchange:
-            return [letter.routing_key]
-        record = self._bindings.record(letter.exchange)
-        if record is not None and record.type == "fanout":
-            raise InvalidArgument(
-                f"the dead letter {letter.tag} was broadcast over {letter.exchange!r}: name the queue that shall get it (--to)"
-            )
-        for name in chain((letter.exchange,), self._bindings.alternates(letter.exchange)):
-            targets = list(self._bindings.refresh(name).route(letter.routing_key, letter.headers))
-            if targets:
-                return targets
-        raise QueueNotFound(
-            f"still no queue takes messages to exchange {letter.exchange!r} with routing key {letter.routing_key!r}: the dead "
-            f"letter {letter.tag} stays where it is; bind a queue, or name one (--to QUEUE)"
-        )
 
     def check_queue(self, queue: str) -> None:
         """Raise QueueNotFound where there is no such queue."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from celery_redis_plus.broker.arguments.eta import time_of_ms
+
 _UNITS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 _SIZES = (("GB", 1_000_000_000), ("MB", 1_000_000), ("kB", 1_000), ("B", 1))
 
@@ -18,6 +20,11 @@ def visible(text: str) -> str:
 def span(seconds: float | None) -> str | None:
     """Return a length of time for people, in its largest unit: `3 s`, `12 min`, `2.5 h`."""
     return None if seconds is None else _in_largest_unit(seconds, _UNITS, whole=60)
+
+
+def utc(ms: int) -> str:
+    """Return a time of the server, in ms since the epoch, for people."""
+    return f"{time_of_ms(ms):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def size(count: float) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import fields, replace
 from heapq import merge
 from operator import attrgetter
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from celery_redis_plus.broker.fanout.subscriber_registry import Subscriber
     from celery_redis_plus.broker.integrity import Violation
     from celery_redis_plus.broker.integrity.checker import Checker
+    from celery_redis_plus.broker.queues.audit import Action, Audit, AuditEntry
     from celery_redis_plus.broker.queues.listing import ListedMessage
     from celery_redis_plus.broker.queues.messages import Messages
     from celery_redis_plus.broker.queues.overview import QueueOverview
@@ -154,18 +155,26 @@ class ShardAdmin(BrokerAdmin):
         self.close = close
         self._failures = KeyFailures(logger, UNREADABLE)
 
+        #: Who did what: written in the shard of its queue, else in the first one that answers.
+        self.audit = cast("Audit", ShardAudit(self))
         #: Lists and deletes dead letters.
         self.dead_letters = cast("DeadLetters", ByQueue([_part(shard, "dead_letters") for shard in shards]))
         #: Finds messages by their id or task id, cancels and reschedules them.
         self.messages = MessageSearch(
-            cast("Messages", ShardMessages([_part(shard, "queue_messages") for shard in shards])), self.queues
-        )
+            cast("Messages", ShardMessages([_part(shard, "queue_messages") for shard in shards])), self.queues,
+            audit=self.audit,
+        )  # fmt: skip
 
     def __getattr__(self, name: str) -> NoReturn:
         """Refuse what `BrokerAdmin` does over one connection."""
         if name.startswith("__"):
             raise AttributeError(name)
         raise OptionError(f"this command is for one shard of the {len(self._shards)}; allowed is the number of one (--shard)")
+
+    @property
+    def reached(self) -> Sequence[BrokerAdmin]:
+        """The shards that answer."""
+        return self._reached
 
     def shard_of(self, queue: str) -> BrokerAdmin:
         """Return the shard of a queue, or of a fanout exchange."""
@@ -177,10 +186,15 @@ class ShardAdmin(BrokerAdmin):
         return self._reached[0].dead_letter_max
 
     overview_of = _by_queue(BrokerAdmin.overview_of)
+    bindings = _by_queue(BrokerAdmin.bindings)
     purge = _by_queue(BrokerAdmin.purge)
     list_messages = _by_queue(BrokerAdmin.list_messages)
     waiting_tags = _by_queue(BrokerAdmin.waiting_tags)
     cancel = _by_queue(BrokerAdmin.cancel)
+    give_back = _by_queue(BrokerAdmin.give_back)
+    held_tags = _by_queue(BrokerAdmin.held_tags)
+    holders = _by_queue(BrokerAdmin.holders)
+    explain = _by_queue(BrokerAdmin.explain)
     stored = _by_queue(BrokerAdmin.stored)
     stored_small = _by_queue(BrokerAdmin.stored_small)
     consumers = _by_queue(BrokerAdmin.consumers)
@@ -321,6 +335,23 @@ class ShardAdmin(BrokerAdmin):
                 continue
             for finding in shard.examine(checks, roles, kombu_options=kombu_options):
                 yield replace(finding, text=f"shard {number}: {finding.text}")
+
+
+class ShardAudit:
+    """Has the methods of an `Audit`, for all shards."""
+
+    def __init__(self, admin: ShardAdmin) -> None:
+        """Write where `admin` finds the shard of a queue."""
+        self._admin = admin
+
+    def action(self, name: str, queue: str | None = None, **options: Any) -> AbstractContextManager[Action]:
+        """Note what is done meanwhile, as `Audit.action`."""
+        home = self._admin.reached[0] if queue is None else self._admin.shard_of(queue)
+        return home.audit.action(name, queue, **options)
+
+    def entries(self) -> Iterator[AuditEntry]:
+        """Yield the actions in all shards, the last one first."""
+        return merge(*(shard.audit.entries() for shard in self._admin.reached), key=attrgetter("at_ms"), reverse=True)
 
 
 def _part(shard: BrokerAdmin | UnreachableShard, name: str) -> Any:

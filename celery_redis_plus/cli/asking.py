@@ -70,6 +70,9 @@ limit_option: Callable[[F], F] = click.option(
 task_option: Callable[[F], F] = click.option(
     "--task", metavar="TASK", help="Those of this task: its name, or a pattern such as 'shop.*'."
 )
+internal_option: Callable[[F], F] = click.option(
+    "--internal", is_flag=True, help="With the queues that Celery has for itself: remote control, replies, events."
+)
 yes_option: Callable[[F], F] = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 dry_run_option: Callable[[F], F] = click.option("--dry-run", is_flag=True, help="Change nothing; print how many it would be.")
 

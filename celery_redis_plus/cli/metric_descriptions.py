@@ -16,6 +16,7 @@ GAUGES: Final = {
     "queue_oldest_ready_seconds": "Time since the oldest ready message became ready; 0 if no message is ready.",
     "queue_consumers": "Live consumers of the queue.",
     "queue_paused": "1 while the queue is paused, else 0.",
+    "queue_full_ratio": "The part that is used of the tightest limit of a queue with x-max-length, -bytes or x-max-pending.",
     "fanout_subscribers": "Subscribers of the fanout exchange, durable ones without a reader included.",
     "fanout_max_lag_messages": "Broadcasts that the slowest subscriber of the exchange has not processed.",
 }

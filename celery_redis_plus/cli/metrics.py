@@ -45,14 +45,21 @@ class BrokerCollector(Collector):
         connect: opens the connection, which stays open; called again where it failed.
         queues: names or patterns of the queues; empty for all.
         latencies: makes histograms of the event logs; None for none.
+        internal: with the queues that Celery has for itself, whose names hold the ids of processes.
     """
 
     def __init__(
-        self, connect: Callable[[], BrokerAdmin], queues: Sequence[str] = (), latencies: LatencyHistograms | None = None
+        self,
+        connect: Callable[[], BrokerAdmin],
+        queues: Sequence[str] = (),
+        latencies: LatencyHistograms | None = None,
+        *,
+        internal: bool = False,
     ) -> None:
         self._connect = connect
         self._queues = queues
         self._latencies = latencies
+        self._internal = internal
         # The HTTP server has a thread for each scrape.
         self._lock = lock_of(self)
         self._admin: BrokerAdmin | None = None
@@ -91,7 +98,7 @@ class BrokerCollector(Collector):
         try:
             if self._admin is None:
                 self._admin = self._connect()
-            seen = list(_seen(self._admin, self._queues)), self._admin.subscribers()
+            seen = list(_seen(self._admin, self._queues, internal=self._internal)), self._admin.subscribers()
             if self._latencies is not None:
                 self._latencies.read()
         except (CeleryRedisPlusError, RedisError, OSError) as error:
@@ -106,8 +113,8 @@ class BrokerCollector(Collector):
         return seen
 
 
-def _seen(admin: BrokerAdmin, queues: Sequence[str]) -> Iterator[Seen]:
-    overviews = admin.overview(*queues)
+def _seen(admin: BrokerAdmin, queues: Sequence[str], *, internal: bool) -> Iterator[Seen]:
+    overviews = admin.overview(*queues, internal=internal)
     # Without a transient one that has vanished since.
     counters = admin.counters_of(one.queue for one in overviews)
     yield from (Seen(one, counters[one.queue]) for one in overviews if one.queue in counters)
@@ -115,9 +122,9 @@ def _seen(admin: BrokerAdmin, queues: Sequence[str]) -> Iterator[Seen]:
 
 def _gauges(seen: list[Seen]) -> Iterator[Metric]:
     messages = GaugeMetricFamily(f"{PREFIX}queue_messages", GAUGES["queue_messages"], labels=["queue", "state"])
-    oldest, consumers, paused = (
+    oldest, consumers, paused, full = (
         GaugeMetricFamily(PREFIX + name, GAUGES[name], labels=["queue"])
-        for name in ("queue_oldest_ready_seconds", "queue_consumers", "queue_paused")
+        for name in ("queue_oldest_ready_seconds", "queue_consumers", "queue_paused", "queue_full_ratio")
     )
     for one in seen:
         overview = one.overview
@@ -126,7 +133,9 @@ def _gauges(seen: list[Seen]) -> Iterator[Metric]:
         oldest.add_metric([overview.queue], overview.oldest_s or 0)
         consumers.add_metric([overview.queue], overview.consumers)
         paused.add_metric([overview.queue], 0 if overview.paused is None else 1)
-    yield from (messages, oldest, consumers, paused)
+        if overview.full is not None:
+            full.add_metric([overview.queue], overview.full)
+    yield from (messages, oldest, consumers, paused, full)
 
 
 def _fanout_gauges(subscribers: dict[str, list[Subscriber]]) -> Iterator[Metric]:

@@ -127,10 +127,12 @@ def moment(ms: int | None) -> str | None:
 def listed(one: ListedMessage) -> dict[str, Any]:
     """Return a message of a listing as JSON has it; its time is called by its state."""
     name = {"ready": "since", "delayed": "due", "unacked": "lease_ends"}[one.state]
+    claimed = {"since": time_of(one.claimed_ms)} if one.state == "unacked" else {}
     return {
         "id": one.tag,
         "queue": one.queue,
         "state": one.state,
+        **claimed,
         name: time_of(one.time_ms),
         "priority": one.priority,
         "deliveries": one.deliveries,

@@ -95,7 +95,11 @@ def with_target(command: Callable[..., int | None]) -> Callable[..., int | None]
     def run(
         ctx: click.Context, /, *, app: str | None, broker: str | None, prefix: str | None, shard: int | None, **options: Any
     ) -> int | None:  # fmt: skip
-        return command(replace(_target(ctx, app, broker, prefix), shard=shard), **options)
+        # Not at the top: `--help` acts on nothing.
+        from celery_redis_plus.broker.queues.audit import acting, process_actor
+
+        with acting(process_actor("cli")):
+            return command(replace(_target(ctx, app, broker, prefix), shard=shard), **options)
 
     return run
 

@@ -10,6 +10,7 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any, cast
 
 from celery_redis_plus.broker.arguments.eta import MAX_DELAY_MS, eta_to_ms
+from celery_redis_plus.broker.queues.audit import Audit
 from celery_redis_plus.broker.queues.message_search import WAITING, MessageSearch
 from celery_redis_plus.broker.queues.messages import MessageInfo, Messages
 from celery_redis_plus.broker.queues.overview import list_queues
@@ -31,7 +32,7 @@ def message(app: Celery, id: str, *, queue: str | None = None) -> MessageInfo | 
     """Return where a message stands: its state, place, deliveries and holder; None where it is unknown.
 
     It takes a fixed number of commands for each queue that is looked into. For a task id of which no index knows, each message is
-    looked at, which takes seconds for 100,000. Of a task whose message was moved it tells where that is now.
+    looked at, which takes a second for 100,000. Of a task whose message was moved it tells where that is now.
 
     Args:
         app: the app; its broker has to be ours.
@@ -107,7 +108,9 @@ def _search(app: Celery, waiting: Sequence[State] = WAITING) -> Iterator[Message
             return dict.fromkeys(app.amqp.queues) | dict.fromkeys(listed)
 
         found = [Messages(one.commands, one.keys, dead_letter_max=one.options.dead_letter_max) for one in sessions]
-        yield MessageSearch(found[0] if len(found) == 1 else cast("Messages", ShardMessages(found)), queues, waiting)
+        audit = Audit(sessions[0].commands, sessions[0].keys)
+        messages = found[0] if len(found) == 1 else cast("Messages", ShardMessages(found))
+        yield MessageSearch(messages, queues, waiting, audit=audit)
 
 
 def install_revoke(app: Celery) -> None:

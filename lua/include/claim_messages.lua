@@ -91,7 +91,7 @@ local function claim_messages(q, count, ready, index, message, meta, expiry, del
           for_flagged().set_aside(meta, delayed, hash, tag, score, now)
           to_sweep = true
         else
-          redis.call('HSET', hash, 'score', score, 'claim', claim, 'owner', holder)
+          redis.call('HSET', hash, 'score', score, 'claim', claim, 'owner', holder, 'claimed', text(now))
           claimed[#claimed + 1] = deadline
           claimed[#claimed + 1] = tag
           taken = taken + 1

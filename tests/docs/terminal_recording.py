@@ -21,6 +21,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import generate_latest
 
 from celery_redis_plus.admin.broker_admin import BrokerAdmin
+from celery_redis_plus.broker.queues.audit import ACTOR_VARIABLE
 from celery_redis_plus.broker.queues.queue_ids import RANDOM_DIGITS
 from celery_redis_plus.cli.main import main
 from celery_redis_plus.cli.metrics import BrokerCollector
@@ -70,6 +71,8 @@ SHOWN: tuple[tuple[re.Pattern[str], Any], ...] = (
     (re.compile(r'("oldest_s": )[\d.]+'), r"\g<1>5.0"),
     (re.compile(r"('time': )\d+"), r"\g<1>1795359600"),
     (re.compile(r"\d:\d\d:\d\d ago"), "0:00:05 ago"),
+    # In a sentence, and in a table, with its width.
+    (re.compile(r"\b\d+ (?:s|min)\b(?=,| from now)"), "5 s"),
     (re.compile(r"\b\d+ (?:s|min)\b"), lambda match: "5 s".ljust(len(match[0]))),
 )
 
@@ -175,7 +178,7 @@ def live_system(recording: Recording, client: redis.Redis, messages: int = MESSA
         names = {"first": (of.ready, 0), "delayed": (of.delayed, 0), "dead": (of.dead, 0), "second": (of.ready, 1)}
         for name, (place, rank) in names.items():
             recording.names[name] = recording.id_of(client.zrange(place, rank, rank)[0].decode())  # type: ignore[index]
-        environment = mock.patch.dict(os.environ, {"CELERY_BROKER_URL": recording.url})
+        environment = mock.patch.dict(os.environ, {"CELERY_BROKER_URL": recording.url, ACTOR_VARIABLE: "ada"})
         with environment, tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder), _logged(recording.url):
             _subscribe(recording.url, channel)
             _old_installation(recording.url)

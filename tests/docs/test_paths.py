@@ -52,6 +52,8 @@ NO_TRANSITION = frozenset(
             "list_overdue",
             "list_subscribers",
             "find_message",
+            "search_messages",
+            "explain_message",
             "own_queue",
         ),
         *(

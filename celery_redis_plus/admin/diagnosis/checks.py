@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from redis.exceptions import NoPermissionError, ResponseError
 
-from celery_redis_plus.admin.diagnosis import queue_checks, response_checks, rights, server_checks
+from celery_redis_plus.admin.diagnosis import queue_checks, response_checks, rights, server_checks, work_checks
 from celery_redis_plus.admin.diagnosis.finding import UNKNOWN, Finding
 from celery_redis_plus.errors import InvalidArgument
 
@@ -33,6 +33,8 @@ CHECKS: Final[dict[str, Check]] = {
     "consumers": queue_checks.consumers,
     "silent": queue_checks.silent,
     "maintenance": queue_checks.maintenance,
+    "limits": work_checks.limits,
+    "stuck": work_checks.stuck,
     "backlog": queue_checks.backlog,
     "pauses": queue_checks.pauses,
     "dead-letters": queue_checks.dead_letters,

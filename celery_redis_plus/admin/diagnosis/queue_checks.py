@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from redis.exceptions import NoPermissionError, ResponseError
 
 from celery_redis_plus.admin.diagnosis.finding import ADVICE, DANGER, OK, Finding
+from celery_redis_plus.admin.diagnosis.naming import named, operand
 from celery_redis_plus.admin.formatting import span, visible
 from celery_redis_plus.broker.consumers.pauses import Pausing
 from celery_redis_plus.broker.consumers.processes import Processes
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
     from celery_redis_plus.broker.consumers.registry import ConsumerRecord
     from celery_redis_plus.broker.queues.overview import QueueOverview
 
-#: Queues, or consumers, that one check names.
-NAMED = 20
 #: For so long messages may wait without a consumer, and behind live ones, in seconds.
 UNCONSUMED_S, BACKLOG_S = 60, 300
 #: A pause without an end that is older is taken for a forgotten one, in seconds.
@@ -45,7 +44,7 @@ NEARLY_EVICTED = 0.9
 def unconverted(broker: ExaminedBroker) -> Iterator[Finding]:
     """Messages for our queues without a reader: in kombu's own lists, of any priority, or left there by a killed migration."""
     found = [one for overview in broker.overviews for one in _unconverted(broker, overview.queue)]
-    yield from _named(sorted(found, key=lambda one: -one.values["messages"]))
+    yield from named(sorted(found, key=lambda one: -one.values["messages"]))
     if not found:
         yield Finding("unconverted", OK, "no messages of kombu's own Redis transport for these queues")
 
@@ -82,7 +81,7 @@ def consumers(broker: ExaminedBroker) -> Iterator[Finding]:
         one for one in broker.overviews
         if not one.consumers and (one.ready or one.delayed) and one.queue in broker.lasting and one.queue != UNDELIVERED
     ]  # fmt: skip
-    yield from _named(map(_unconsumed, sorted(lonely, key=lambda one: -one.ready)))
+    yield from named(map(_unconsumed, sorted(lonely, key=lambda one: -one.ready)))
     if not lonely:
         yield Finding("consumers", OK, "each queue with messages has a consumer")
 
@@ -126,7 +125,7 @@ def silent(broker: ExaminedBroker) -> Iterator[Finding]:
     records = (record for one in broker.overviews if one.consumers for record in registry.list(one.queue))
     found = [(now - record.last_heard, record) for record in records]
     missed = [(age.total_seconds(), record) for age, record in found if age.total_seconds() > limit_s]
-    yield from _named(_silent(age, record) for age, record in sorted(missed, key=itemgetter(0), reverse=True))
+    yield from named(_silent(age, record) for age, record in sorted(missed, key=itemgetter(0), reverse=True))
     if not missed:
         yield Finding("silent", OK, f"{len(found):,} consumer(s), none has missed a heartbeat")
 
@@ -143,7 +142,7 @@ def maintenance(broker: ExaminedBroker) -> Iterator[Finding]:
     """Consuming processes with a maintenance task that fails, as they said in their last report: up to 30 s ago."""
     processes = Processes(broker.commands, broker.keys, delivery_limit=None, dead_letter_max=0).all()
     found = [(record, task, error) for record in processes for task, error in sorted(record.failing.items())]
-    yield from _named(_failing(*one) for one in found)
+    yield from named(_failing(*one) for one in found)
     if not found:
         yield Finding("maintenance", OK, f"{len(processes):,} consuming process(es), no maintenance task fails")
 
@@ -158,7 +157,7 @@ def _failing(record: ProcessRecord, task: str, error: str) -> Finding:
 def backlog(broker: ExaminedBroker) -> Iterator[Finding]:
     """Queues whose messages wait for long although they have consumers, with the most frequent task among the next."""
     long = [one for one in broker.overviews if one.consumers and one.paused is None and (one.oldest_s or 0) >= BACKLOG_S]
-    yield from _named(_backlog(broker, one) for one in sorted(long, key=lambda one: -(one.oldest_s or 0)))
+    yield from named(_backlog(broker, one) for one in sorted(long, key=lambda one: -(one.oldest_s or 0)))
     if not long:
         yield Finding("backlog", OK, f"no message waits for {span(BACKLOG_S)} at a live consumer")
 
@@ -175,7 +174,7 @@ def _backlog(broker: ExaminedBroker, one: QueueOverview) -> Finding:
 def pauses(broker: ExaminedBroker) -> Iterator[Finding]:
     """Paused queues; one without an end, which is older than an hour, is taken for forgotten."""
     paused = [one for one in broker.overviews if one.paused is not None]
-    yield from _named(_pause(broker, one) for one in sorted(paused, key=lambda one: -one.ready))
+    yield from named(_pause(broker, one) for one in sorted(paused, key=lambda one: -one.ready))
     if not paused:
         yield Finding("pauses", OK, "no queue is paused")
 
@@ -187,13 +186,13 @@ def _pause(broker: ExaminedBroker, one: QueueOverview) -> Finding:
     text = f"queue {one.queue!r} is paused for {span(since_s)}, {end}: {one.paused!r}; {one.ready:,} ready message(s) wait"
     forgotten = one.paused_until is None and (since_s or 0) >= FORGOTTEN_PAUSE_S
     values = {"queue": one.queue, "reason": one.paused, "since_s": since_s, "until": one.paused_until, "ready": one.ready}
-    return Finding("pauses", DANGER if forgotten else ADVICE, text, f"If it is over: `resume {_operand(one.queue)}`.", values)
+    return Finding("pauses", DANGER if forgotten else ADVICE, text, f"If it is over: `resume {operand(one.queue)}`.", values)
 
 
 def dead_letters(broker: ExaminedBroker) -> Iterator[Finding]:
     """Dead letters, with the most frequent task among the youngest, and whether the oldest are about to be deleted."""
     dead = [one for one in broker.overviews if one.dead]
-    yield from _named(_dead_letters(broker, one) for one in sorted(dead, key=lambda one: -one.dead))
+    yield from named(_dead_letters(broker, one) for one in sorted(dead, key=lambda one: -one.dead))
     if not dead:
         yield Finding("dead-letters", OK, "no dead letters")
 
@@ -207,7 +206,7 @@ def _dead_letters(broker: ExaminedBroker, one: QueueOverview) -> Finding:
         text = f"{one.dead:,} message(s) reached no queue"
     if one.dead >= NEARLY_EVICTED * kept:
         text, level = f"{text}, of {kept:,} that are kept: the oldest are deleted", DANGER
-    advice = f"See `dead-letters list {_operand(one.queue)}`; then replay or delete them."
+    advice = f"See `dead-letters list {operand(one.queue)}`; then replay or delete them."
     return Finding("dead-letters", level, text + task, advice, {"queue": one.queue, "dead": one.dead, "dead_letter_max": kept})
 
 
@@ -217,22 +216,6 @@ def _most_frequent(tasks: Iterable[str | None], which: str = "next") -> str:
         return ""
     ((task, count),) = counts.most_common(1)
     return f"; of the {which} {counts.total()}, {count} are of task {visible(task)}"
-
-
-def _named(findings: Iterable[Finding]) -> Iterator[Finding]:
-    """Yield the first findings, and say how many there are besides."""
-    found = iter(findings)
-    last = None
-    for last in islice(found, NAMED):
-        yield last
-    more = sum(1 for _ in found)
-    if more and last is not None:
-        yield Finding(last.check, last.level, f"and {more:,} more of this kind", "", {"more": more})
-
-
-def _operand(queue: str) -> str:
-    """Return a queue's name as the last word of a line for a shell: whoever may declare a queue chooses what is pasted."""
-    return f"{'-- ' if queue.startswith('-') else ''}{quote(queue)}"
 
 
 def _of(queue: str, count: int) -> dict[str, Any]:

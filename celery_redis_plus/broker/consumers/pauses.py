@@ -25,6 +25,8 @@ class Pause:
     since: datetime
     #: When it ends by itself; None: when somebody resumes the queue.
     until: datetime | None
+    #: Who paused it; '' where that was not said.
+    by: str = ""
 
 
 class Pausing:
@@ -34,8 +36,10 @@ class Pausing:
         self._commands = commands
         self._keys = keys
 
-    def pause(self, queue: str, reason: str, for_s: float | None = None) -> None:
+    def pause(self, queue: str, reason: str, for_s: float | None = None, *, by: str = "") -> None:
         """Give the consumers of `queue` nothing more, for `for_s` seconds or until it is resumed. A later pause replaces it.
+
+        `by` says who it is.
 
         Raises:
             InvalidArgument: no reason is given, or `for_s` is not above 0, or over a hundred years.
@@ -49,20 +53,22 @@ class Pausing:
                 "years), or None for good"
             )
         for_ms = 0 if for_s is None else max(1, int(for_s * 1000))
-        if not self._commands.call(script("pause"), self._keys.queue(queue).consumer_keys, reason, for_ms):
+        if not self._commands.call(script("pause"), self._keys.queue(queue).consumer_keys, reason, for_ms, by):
             raise QueueNotFound(f"there is no queue {queue!r}")
 
     def resume(self, queue: str) -> bool:
         """Let the consumers of `queue` go on; return whether it was paused."""
-        return bool(self._commands.call(script("pause"), self._keys.queue(queue).consumer_keys, "", 0))
+        return bool(self._commands.call(script("pause"), self._keys.queue(queue).consumer_keys, "", 0, ""))
 
     def paused(self, queue: str) -> Pause | None:
         """Return the pause of `queue`, which may be over by a moment; None: it has none."""
         meta = self._keys.queue(queue).meta
-        reason, since, until = self._commands.command("HMGET", meta, "paused", "paused_at", "paused_until")
+        fields = self._commands.command("HMGET", meta, "paused", "paused_at", "paused_until", "paused_by")
+        reason, since, until, by = fields
         if reason is None:
             return None
-        return Pause(queue, reason.decode("utf-8", "replace"), _time(since), _time(until) if stored_number(until) else None)
+        end = _time(until) if stored_number(until) else None
+        return Pause(queue, reason.decode("utf-8", "replace"), _time(since), end, (by or b"").decode("utf-8", "replace"))
 
 
 def _time(text: bytes | None) -> datetime:

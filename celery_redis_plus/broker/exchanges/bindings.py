@@ -243,6 +243,13 @@ class Bindings:
         """Return the exchange's bindings as they are on the server."""
         return self._read(exchange)[1]
 
+    def of_queue(self, queue: str) -> list[tuple[str, Binding]]:
+        """Return the bindings of a queue, each with its exchange, sorted; found as `unbind_queues` finds them."""
+        prefix = binding_prefix(queue).encode()
+        found = self._scan(escaped_glob(prefix) + b"*")
+        bound = [(exchange, one) for exchange, fields in found.items() for one in self._decoded(exchange, sorted(fields))]
+        return sorted(bound, key=lambda one: (one[0], one[1].routing_key))
+
     def unbind_queues(self, queues: Collection[str]) -> list[tuple[str, Binding]]:
         """Remove every binding of the queues, from all exchanges; return (exchange, binding) of each.
 

@@ -23,7 +23,9 @@ STATES: Final[tuple[State, ...]] = ("ready", "delayed", "unacked", "dead")
 #: Messages that one script call reads, and bytes of payload after which it reads no further one.
 LISTING_PAGE, LISTING_PAGE_BYTES = 100, 1_000_000
 #: Fields of its hash that are read of each message.
-LISTED = ("claim", "failed", "owner", "rank", "reason")
+LISTED = ("claim", "failed", "owner", "rank", "reason", "claimed")
+#: Messages at which one script call looks for a text: some 1 ms of the server's time.
+SEARCHED_A_CALL = 250
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,7 @@ class ListedMessage:
             the epoch.
         deliveries, failures: how often it was delivered, and how many of these deliveries failed.
         holder: the session that holds an unacked one; None otherwise.
+        claimed_ms: since when that session has it; None otherwise.
         headers, properties: as published; empty where they cannot be read.
         size: bytes of headers, properties and body; of a body over 1 MB nothing is counted.
         content_type, content_encoding: of the body, as published.
@@ -58,6 +61,7 @@ class ListedMessage:
     content_encoding: str | None = None
     stored_body: bytes | None = None
     reason: str | None = None
+    claimed_ms: int | None = None
 
     @property
     def task(self) -> str | None:
@@ -178,6 +182,31 @@ def read_headers(
             yield len(page), [(tag, shown_envelope(line)["headers"]) for tag, line in lines]
 
 
+def search_headers(
+    commands: CommandConnection, keys: Keys, queue: str, states: Sequence[State], text: str
+) -> Iterator[tuple[int, list[tuple[str, dict[str, Any]]]]]:
+    """Yield how many messages were looked at for a page, and the ids and headers of those that have a text in their envelope.
+
+    The server compares, so that only these come over the network. All are found that stay in one of `states` meanwhile: a place
+    between scores is kept from page to page, and heartbeats move unacked messages only forward. Dead messages on their way to an
+    exchange are dead ones. Raises as `list_messages` does.
+    """
+    of = keys.queue(queue)
+    # Envelopes are JSON of ASCII; what stands there otherwise than here is left to the caller to compare.
+    wanted = text if text.isascii() and text.isprintable() and not set(text) & set('"\\') else ""
+    places = [place for state in states for place in ((of.dlx_outbox, of.dead) if state == "dead" else (_place(of, state),))]
+    for place in places:
+        reached = b""
+        while True:
+            reached, looked_at, *found = commands.call(
+                script("search_messages"), [place, of.message], wanted, reached, SEARCHED_A_CALL, LISTING_PAGE_BYTES
+            )
+            lines = zip(found[::2], found[1::2], strict=True)
+            yield looked_at, [(decode_name(tag), shown_envelope(line)["headers"]) for tag, line in lines]
+            if not reached:
+                break
+
+
 def read_stored(commands: CommandConnection, keys: Keys, queue: str, tag: str) -> tuple[dict[str, Any], dict[str, Any], bytes]:
     """Return a message's headers, properties and body; empty ones where it is gone. Raises as `list_messages` does."""
     headers, properties, body = read_small(commands, keys, queue, tag)
@@ -208,7 +237,7 @@ def is_of_task(headers: dict[str, Any], task: str | None) -> bool:
 
 
 def _message(queue: str, state: State, ageing: int, fields: list[bytes]) -> ListedMessage:
-    tag, score, payload, claims, failed, owner, rank, reason = fields
+    tag, score, payload, claims, failed, owner, rank, reason, claimed = fields
     time_ms = stored_number(score)
     if state == "ready":
         time_ms = time_ms - stored_number(rank) * ageing if ageing else time_ms % PRIORITY_BAND_MS
@@ -229,4 +258,5 @@ def _message(queue: str, state: State, ageing: int, fields: list[bytes]) -> List
         content_encoding=envelope.get("content-encoding"),
         stored_body=body if "content-type" in envelope else None,
         reason=reason.decode("utf-8", "replace") or None if state == "dead" else None,
+        claimed_ms=stored_number(claimed) or None if state == "unacked" else None,
     )

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from celery_redis_plus.broker.arguments.deduplication import moved_deduplication
 from celery_redis_plus.broker.arguments.eta import PRIORITY_BAND_MS, check_new_time
 from celery_redis_plus.broker.consumers.last_error import read_failure
-from celery_redis_plus.broker.queues.listing import State, read_headers
+from celery_redis_plus.broker.queue_failures import of_our_keys
+from celery_redis_plus.broker.queues.listing import State, search_headers
 from celery_redis_plus.broker.queues.queues import ensure_swept
 from celery_redis_plus.errors import QueueNotFound, WrongKeyType
 from celery_redis_plus.event_log.finished_messages import failed_deliveries, spent_ms
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
 MESSAGE_ID = re.compile(r"[0-9a-f]{19}[^0-9a-z][0-9a-z]+")
 #: Last events of a queue's log that are searched for a finished message when there is no index, and how many one command reads.
 LOG_TAIL, LOG_PAGE = 10_000, 1000
+#: Tells `release` that an operator gives a message back.
+KICKED = 2
 #: Messages in one script call: some 1 ms of the server's time, with dead letters.
 MESSAGES_A_CALL = 25
 
@@ -62,6 +65,8 @@ class MessageInfo:
     failures: int = 0
     #: Who has it: the worker's name where its events are written with an index, else the holder's session on the server.
     holder: str | None = None
+    #: The session that has it: by it `admin.holders` knows host and process.
+    session: str | None = None
     #: Why it is dead or gone.
     reason: str | None = None
     #: The exception with which the work on it ended last, `ValueError: the message`; and the end of its traceback, where the
@@ -79,6 +84,11 @@ class MessageInfo:
     worked_ms: int | None = None
     #: Its lifecycle events, where they are written with `event_log_index`.
     events: tuple[Event, ...] = ()
+
+    @property
+    def stands(self) -> bool:
+        """Whether the message is there: it waits, is held, or is dead; else it is gone, and only its events tell of it."""
+        return self.position is not None or self.session is not None
 
 
 class Messages:
@@ -124,8 +134,25 @@ class Messages:
 
     def search_task(self, queue: str, task_id: str, states: Sequence[State]) -> Iterator[tuple[int, list[str]]]:
         """Look at each message of a queue in these states; yield how many were looked at, and the ids of those of a task."""
-        for looked_at, found in read_headers(self._commands, self._keys, queue, states):
+        for looked_at, found in search_headers(self._commands, self._keys, queue, states, task_id):
             yield looked_at, [tag for tag, headers in found if headers.get("id") == task_id]
+
+    def give_back(self, queue: str, tags: Sequence[str]) -> list[str]:
+        """Take messages from the consumers that have them, and make them ready; return the ids of those that a consumer had.
+
+        It counts as no failure. A consumer that works on one goes on: its ack still removes the message, its other settlements
+        have no effect, and its next heartbeat tells it. A message that is claimed anew meanwhile stays with its new consumer.
+        """
+        of = self._keys.queue(queue)
+        given: list[str] = []
+        for at in range(0, len(tags), MESSAGES_A_CALL):
+            page = tags[at : at + MESSAGES_A_CALL]
+            claims = of_our_keys(self._commands.pipeline([("HGET", of.message + encode_name(tag), "claim") for tag in page]))
+            for tag, claim in zip(page, claims, strict=True):
+                # One by one, since the script counts; most often it is one.
+                if isinstance(claim, bytes) and self._commands.call(script("release"), of.release, KICKED, tag, claim, 0):
+                    given.append(tag)
+        return given
 
     def cancel(self, queue: str, tags: Sequence[str], *, dead_letter: bool = False) -> list[str]:
         """Remove messages that no consumer has yet; return the ids of those that were there.
@@ -211,12 +238,13 @@ _PLACES = {"ready": READY, "delayed": DELAYED, "claimed": CLAIMED, "dead": DEAD}
 
 
 def _standing(queue: str, tag: str, place: str, found: list[str], events: list[Event]) -> MessageInfo:
-    score, rank, envelope, claims, failures, by, reason, died, _, error = found
+    score, rank, envelope, claims, failures, by, reason, died, _, error, claimed = found
     state = _PLACES[place]
     moment = stored_number(score)
     failure = read_failure(error)
     headers = shown_envelope(envelope.encode("utf-8", "surrogateescape"))["headers"]
-    since = {READY: moment % PRIORITY_BAND_MS, DEAD: stored_number(died)}.get(state)
+    claimed_ms = stored_number(claimed) or None
+    since = {READY: moment % PRIORITY_BAND_MS, DEAD: stored_number(died), CLAIMED: claimed_ms}.get(state)
     told = _told(queue, tag, shown_state(state, event="", reason="", tried=bool(claims)), events)
     return replace(
         told,
@@ -226,6 +254,8 @@ def _standing(queue: str, tag: str, place: str, found: list[str], events: list[E
         deliveries=stored_number(claims),
         failures=stored_number(failures),
         holder=(told.holder or by) if state == CLAIMED else None,
+        session=by if state == CLAIMED else None,
+        last_delivery_ms=told.last_delivery_ms or claimed_ms,
         reason=reason or None,
         error=None if failure is None else failure.text,
         traceback=None if failure is None else failure.traceback or None,

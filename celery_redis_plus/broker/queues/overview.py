@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from celery_redis_plus.broker.arguments.eta import time_of_ms
-from celery_redis_plus.errors import QueueNotFound
+from celery_redis_plus.broker.arguments.limits import Limits
+from celery_redis_plus.broker.arguments.queue_arguments import QueueArguments
+from celery_redis_plus.errors import InvalidArgument, QueueNotFound
 from celery_redis_plus.keys import decode_name
 from celery_redis_plus.scripts import script
 from celery_redis_plus.stored_message import stored_number
@@ -18,6 +20,27 @@ if TYPE_CHECKING:
     from celery_redis_plus.broker.queue_failures import KeyFailures
     from celery_redis_plus.connection.command_connection import CommandConnection
     from celery_redis_plus.keys import Keys
+
+
+#: The limit that holds consumers up, and no publisher.
+OF_CONSUMERS: Final = "x-max-unacked"
+#: How the queues are called that Celery declares for remote control (kombu's mailboxes) and for its events.
+INTERNAL_ENDS: Final = ".pidbox"
+INTERNAL_BEGINS: Final = "celeryev."
+
+
+@dataclass(frozen=True, slots=True)
+class LimitUse:
+    """A limit of a queue: the argument that sets it, how much may be used, and how much is."""
+
+    name: str
+    used: int
+    most: int
+
+    @property
+    def part(self) -> float:
+        """How much of it is used, from 0 to 1 and above; 1 of a limit of nothing."""
+        return self.used / self.most if self.most else 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +56,10 @@ class QueueOverview:
         paused: the reason of its pause; None where it is not paused.
         paused_until: when the pause ends by itself; None: it does not, or there is none.
         published, delivered: messages since the queue was declared. Two overviews give rates.
+        rejected: publishes that the queue has refused since then.
+        arguments: what it was declared with: durable, exclusive and auto_delete where they are true, and its `x-*` arguments.
+            Empty where they cannot be read.
+        limits: its limits, and how much of each is used.
     """
 
     queue: str
@@ -46,6 +73,14 @@ class QueueOverview:
     paused_until: datetime | None
     published: int
     delivered: int
+    rejected: int = 0
+    arguments: Mapping[str, object] = field(default_factory=dict)
+    limits: tuple[LimitUse, ...] = ()
+
+    @property
+    def full(self) -> float | None:
+        """The part that is used of the tightest limit of what publishers may store, from 0 to 1 and above; None without one."""
+        return max((limit.part for limit in self.limits if limit.name != OF_CONSUMERS), default=None)
 
 
 def list_queues(commands: CommandConnection, keys: Keys) -> list[str]:
@@ -57,6 +92,11 @@ def list_queues(commands: CommandConnection, keys: Keys) -> list[str]:
     return sorted(decode_name(name) for name in names)
 
 
+def is_internal(queue: str) -> bool:
+    """Return whether Celery has a queue of this name for itself: mailboxes and replies of remote control, and its events."""
+    return queue.endswith(INTERNAL_ENDS) or queue.startswith(INTERNAL_BEGINS)
+
+
 def read_overview(commands: CommandConnection, keys: Keys, queue: str) -> QueueOverview:
     """Return one queue's overview, in one round trip.
 
@@ -66,11 +106,13 @@ def read_overview(commands: CommandConnection, keys: Keys, queue: str) -> QueueO
     """
     of = keys.queue(queue)
     places = [of.meta, of.ready, of.delayed, of.index, of.message, of.dlx_outbox, of.dead, *of.living]
-    exists, ready, delayed, unacked, dead, consumers, oldest_ms, paused, until, published, delivered = commands.call(
+    exists, ready, delayed, unacked, dead, consumers, oldest_ms, paused, until, *counted, arguments, size = commands.call(
         script("queue_overview"), places
     )
     if not exists:
         raise QueueNotFound(f"there is no queue {queue!r}")
+    published, delivered, rejected = counted
+    declared = _declared(arguments)
     return QueueOverview(
         queue=queue,
         ready=ready,
@@ -83,7 +125,34 @@ def read_overview(commands: CommandConnection, keys: Keys, queue: str) -> QueueO
         paused_until=time_of_ms(stored_number(until)) if paused and stored_number(until) else None,
         published=stored_number(published),
         delivered=stored_number(delivered),
+        rejected=stored_number(rejected),
+        arguments=_shown(declared),
+        limits=_limits(declared, ready + delayed, unacked, stored_number(size)),
     )
+
+
+def _declared(text: bytes) -> QueueArguments:
+    try:
+        return QueueArguments.decode(text)
+    except InvalidArgument:
+        # Somebody else wrote them, or a later version.
+        return QueueArguments()
+
+
+def _shown(declared: QueueArguments) -> dict[str, object]:
+    flags = {"durable": declared.durable, "exclusive": declared.exclusive, "auto_delete": declared.auto_delete}
+    return {**{name: True for name, is_set in flags.items() if is_set}, **declared.arguments}
+
+
+def _limits(declared: QueueArguments, waiting: int, unacked: int, size: int) -> tuple[LimitUse, ...]:
+    limits = Limits.of(declared)
+    uses = (
+        ("x-max-length", waiting, limits.max_length),
+        ("x-max-pending", waiting + unacked, limits.max_pending),
+        ("x-max-length-bytes", size, limits.max_bytes),
+        (OF_CONSUMERS, unacked, declared.max_unacked),
+    )
+    return tuple(LimitUse(name, used, most) for name, used, most in uses if most is not None)
 
 
 def read_overviews(

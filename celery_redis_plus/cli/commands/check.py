@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -49,8 +50,11 @@ def command(target: Target, *, queue: str | None, repair: bool, batch: int, as_j
     try:
         with target.admin() as admin:
             checker = admin.checker(repair=repair, batch=batch)
-            for violation in checker.run(queue):
-                _show(violation, as_json=as_json)
+            with admin.audit.action("repair", queue, in_steps=True) if repair else nullcontext() as action:
+                for violation in checker.run(queue):
+                    _show(violation, as_json=as_json)
+                    if action is not None:
+                        action.count += int(violation.repaired)
         _sum_up(checker.account, as_json=as_json)
     except BrokenPipeError:
         raise

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -24,12 +26,14 @@ from celery_redis_plus.cli.asking import (
 )
 from celery_redis_plus.cli.exit_status import DONE, FAILED
 from celery_redis_plus.cli.output import Progress, moment, print_fields, print_json, print_listing, time_of
+from celery_redis_plus.cli.queue_patterns import chosen_queues, is_pattern
 from celery_redis_plus.cli.target import Target, with_target
 
 if TYPE_CHECKING:
     from celery_redis_plus.admin.broker_admin import BrokerAdmin
     from celery_redis_plus.broker.dead_letters.search import DeadLetterFilter
     from celery_redis_plus.broker.dead_letters.store import DeadLetter
+    from celery_redis_plus.broker.queues.audit import Action
 
 #: Refusals that are printed one by one.
 MAX_REFUSED_SHOWN = 10
@@ -125,23 +129,34 @@ def replay(
     target: Target, *, queue: str, tags: tuple[str, ...], everything: bool, to: str | None, dry_run: bool, as_json: bool,
     wanted: DeadLetterFilter,
 ) -> int:  # fmt: skip
-    """Put them back to work, with their priority and fresh counters: those named, or those that the filters select.
+    """Put them back to work, with their priority and fresh counters: those named, or those that the filters select. QUEUE is a
+    name, or without tags a pattern such as 'shop.*'.
 
     Each one moves in one step. After Ctrl-C the same line replays the rest; none is replayed twice.
     """
     _check_choice(tags, wanted, everything=everything)
-    replay = _Replay(to, dry_run=dry_run, name_missing=bool(tags))
+    status = DONE
     with target.admin() as admin, stop_on_interrupt() as stopped:
-        total, pages = _selected(admin, queue, tags, wanted, replay.unknown)
-        for page in in_steps(pages, total, "dead letters looked at", stopped):
-            replay.page(admin, page)
-        was_interrupted = stopped()
+        names = [queue] if tags or not is_pattern(queue) else chosen_queues(admin, [queue])
+        for name in names:
+            replay = _Replay(to, dry_run=dry_run, name_missing=bool(tags))
+            total, pages = _selected(admin, name, tags, wanted, replay.unknown)
+            with _audited(admin, "replay", name, tags, wanted, dry_run=dry_run, to=to) as action:
+                for page in in_steps(pages, total, "dead letters looked at", stopped):
+                    replay.page(admin, page)
+                    action.count = replay.replayed
+            status = max(status, _tell_replay(replay, name, dry_run=dry_run, as_json=as_json))
+            if stopped():
+                return interrupted()
+    return status
+
+
+def _tell_replay(replay: _Replay, queue: str, *, dry_run: bool, as_json: bool) -> int:
+    """Say what has become of the dead letters of a queue; return the exit status."""
     told = ("replayed", "are back to work", "would be replayed")
     _tell(*told, queue, replay.replayed, dry_run=dry_run, as_json=as_json, refused=replay.refused)
     if replay.refused:
         complain(f"{replay.refused:,} dead letter(s) stay where they are")
-    if was_interrupted:
-        return interrupted()
     known = _unknown(replay.unknown, queue) if replay.unknown else DONE
     return FAILED if replay.refused else known
 
@@ -193,8 +208,10 @@ def delete(
         if not tags and not dry_run:
             which = "" if wanted == type(wanted)() else " that the filters select"
             confirm(f"Delete the dead letters of queue {queue!r}{which} (of {total:,})?", yes=yes)
-        for page in in_steps(pages, total, "dead letters looked at", stopped):
-            deleted += len(page) if dry_run else admin.dead_letters.delete(queue, [letter.tag for letter in page])
+        with _audited(admin, "delete dead letters", queue, tags, wanted, dry_run=dry_run) as action:
+            for page in in_steps(pages, total, "dead letters looked at", stopped):
+                deleted += len(page) if dry_run else admin.dead_letters.delete(queue, [letter.tag for letter in page])
+                action.count = deleted
         was_interrupted = stopped()
     _tell("deleted", "are deleted", "would be deleted", queue, deleted, dry_run=dry_run, as_json=as_json)
     if was_interrupted:
@@ -218,6 +235,18 @@ def purge(target: Target, *, queue: str, dry_run: bool, yes: bool, as_json: bool
             with Progress(count, "dead letters freed") as progress:
                 count = admin.dead_letters.purge(queue, progress.step)
     _tell("deleted", "are deleted", "would be deleted", queue, count, dry_run=dry_run, as_json=as_json)
+
+
+def _audited(
+    admin: BrokerAdmin, name: str, queue: str, tags: Sequence[str], wanted: DeadLetterFilter, *, dry_run: bool, **details: Any
+) -> AbstractContextManager[Action]:  # fmt: skip
+    """Note what becomes of dead letters of a queue, in all its steps, as one action."""
+    from celery_redis_plus.broker.queues.audit import Action
+
+    if dry_run:
+        return nullcontext(Action())
+    filters = {key: value for key, value in asdict(wanted).items() if value is not None}
+    return admin.audit.action(name, queue, in_steps=True, ids=" ".join(tags) or None, **filters, **details)
 
 
 def _check_choice(tags: tuple[str, ...], wanted: DeadLetterFilter, *, everything: bool) -> None:

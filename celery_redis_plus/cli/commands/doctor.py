@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from celery_redis_plus.admin.diagnosis.finding import Finding
 
 COLOURS = {"ok": "green", "advice": "yellow", "danger": "red", "unknown": "cyan"}
+#: The order in which findings are printed.
+WORST_FIRST = ("danger", "unknown", "advice", "ok")
 ROLES = ("worker", "publisher", "monitor")
 
 
@@ -27,18 +29,20 @@ ROLES = ("worker", "publisher", "monitor")
 @click.option("--role", "roles", multiple=True, type=click.Choice(ROLES), help="The user must have the rights of this role.")
 @json_option
 def command(target: Target, *, checks: tuple[str, ...], roles: tuple[str, ...], as_json: bool) -> int:
-    """Examine server and queues: version, persistence, eviction, memory, clients, replicas, latency, clock, rights, leftovers of
-    kombu's own transport, queues without a consumer, silent consumers, backlogs, pauses and dead letters. docs/doctor.md lists
-    the checks.
+    """Examine the server: version, persistence, eviction, memory, clients, replicas, latency, clock, rights. Examine the queues:
+    leftovers of kombu's own transport, missing and silent consumers, full queues, stuck messages, backlogs, pauses and dead
+    letters. docs/doctor.md lists the checks.
 
-    Each finding is ok, advice, danger or unknown, with what to do. Nothing is changed. The exit status is 1 if there is danger.
+    Each finding is ok, advice, danger or unknown, with what to do, the worst first. Nothing is changed. The exit status is 1 if
+    there is danger.
     --json prints one object a finding, one a line.
     """
     levels: Counter[str] = Counter()
     with target.admin() as admin:
-        for finding in admin.examine(checks, roles, kombu_options=target.kombu_options()):
-            levels[finding.level] += 1
-            _show(finding, as_json=as_json)
+        found = list(admin.examine(checks, roles, kombu_options=target.kombu_options()))
+    for finding in sorted(found, key=lambda one: WORST_FIRST.index(one.level)):
+        levels[finding.level] += 1
+        _show(finding, as_json=as_json)
     if not as_json:
         click.echo(f"{levels.total()} finding(s): " + ", ".join(f"{levels[level]} {level}" for level in COLOURS if levels[level]))
     return FAILED if levels["danger"] else DONE

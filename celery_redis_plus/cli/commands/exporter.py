@@ -7,6 +7,7 @@ import threading
 
 import click
 
+from celery_redis_plus.cli.asking import internal_option
 from celery_redis_plus.cli.exit_status import DONE
 from celery_redis_plus.cli.target import Target, with_target
 from celery_redis_plus.errors import InvalidArgument
@@ -19,7 +20,8 @@ from celery_redis_plus.installation import install_command
 @click.option("--host", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="Where to listen; '0.0.0.0' for all.")
 @click.option("--port", type=click.IntRange(0, 65535), default=9808, show_default=True, help="0 takes a free one.")
 @click.option("--latencies", is_flag=True, help="Histograms of wait and work, of queues with an event log.")
-def command(target: Target, *, queues: tuple[str, ...], host: str, port: int, latencies: bool) -> int:
+@internal_option
+def command(target: Target, *, queues: tuple[str, ...], host: str, port: int, latencies: bool, internal: bool) -> int:
     """Serve metrics of the queues to Prometheus, at /metrics, until Ctrl-C. QUEUE is a name or a pattern such as 'shop.*'; all
     queues without one. docs/metrics.md lists the metrics. Needs the extra "metrics".
 
@@ -31,7 +33,7 @@ def command(target: Target, *, queues: tuple[str, ...], host: str, port: int, la
         from celery_redis_plus.integration.worker_metrics import MetricsServer
 
         histograms = LatencyHistograms(target.event_log, json.dumps(queues or ["*"])) if latencies else None
-        collector = BrokerCollector(target.admin, queues, histograms)
+        collector = BrokerCollector(target.admin, queues, histograms, internal=internal)
         server = MetricsServer(host, port, collector)
     except ImportError as error:
         raise InvalidArgument(f"prometheus_client is missing: {install_command('metrics')}") from error

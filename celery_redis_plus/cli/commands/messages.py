@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import functools
-from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from itertools import islice
@@ -15,7 +13,6 @@ import click
 
 from celery_redis_plus.cli.asking import (
     DURATION,
-    complain,
     confirm,
     dry_run_option,
     in_steps,
@@ -26,63 +23,40 @@ from celery_redis_plus.cli.asking import (
     task_option,
     yes_option,
 )
-from celery_redis_plus.cli.exit_status import DONE, FAILED
-from celery_redis_plus.cli.output import Progress, listed, moment, print_fields, print_json, print_listing, time_of
+from celery_redis_plus.cli.exit_status import DONE
+from celery_redis_plus.cli.message_selection import (
+    Losses,
+    Selection,
+    is_waiting,
+    queue_option,
+    searching,
+    tell_not_waiting,
+    tell_unknown,
+    with_selection,
+)
+from celery_redis_plus.cli.output import listed, moment, print_fields, print_json, print_listing, time_of
 from celery_redis_plus.cli.target import Target, with_target
 
 if TYPE_CHECKING:
     from celery_redis_plus.admin.broker_admin import BrokerAdmin
+    from celery_redis_plus.admin.holders import Holder
+    from celery_redis_plus.broker.queues.audit import Action
     from celery_redis_plus.broker.queues.listing import ListedMessage
     from celery_redis_plus.broker.queues.messages import MessageInfo
 
 #: What the time of a message in a state means.
-TIMES = {"ready": "SINCE (UTC)", "delayed": "DUE (UTC)", "unacked": "LEASE ENDS (UTC)"}
-
-queue_option = click.option("--queue", metavar="QUEUE", help="Look into this queue only; without it into all.")
-
-
-@dataclass(frozen=True, slots=True)
-class Selection:
-    """The messages that are meant: those with these ids, or those of a task in a queue."""
-
-    ids: tuple[str, ...]
-    queue: str | None
-    task: str | None
-
-    def check(self) -> None:
-        """Raise click.UsageError where it is neither, or both."""
-        if bool(self.ids) == (self.task is not None):
-            raise click.UsageError("allowed are either ids, or --task TASK with --queue QUEUE")
-        if self.task is not None and self.queue is None:
-            raise click.UsageError(f"--task {self.task!r} needs the queue to look into: --queue QUEUE")
-
-    def __str__(self) -> str:
-        if self.ids:
-            return f"{len(self.ids):,} message(s)"
-        return f"the waiting messages of task {self.task!r} in queue {self.queue!r}"
-
-
-def with_selection(command: Callable[..., int]) -> Callable[..., int]:
-    """Add ids, `--queue` and `--task`, which the command gets as `chosen`, a `Selection`."""
-
-    @click.argument("ids", nargs=-1, metavar="[ID]...")
-    @queue_option
-    @task_option
-    @functools.wraps(command)
-    def run(*arguments: Any, ids: tuple[str, ...], queue: str | None, task: str | None, **options: Any) -> int:
-        chosen = Selection(ids, queue, task)
-        chosen.check()
-        return command(*arguments, chosen=chosen, **options)
-
-    return run
+TIMES = {"ready": "SINCE (UTC)", "delayed": "DUE (UTC)", "unacked": "CLAIMED (UTC)"}
+#: What JSON calls what was done, where that is no word of the table.
+JSON_NAMES = {"back in their queues": "kicked"}
 
 
 @click.group(short_help="List, show, cancel, move or reschedule messages.")
 def command() -> None:
-    """List the messages of a queue, look at one, cancel it, move it into another queue, or give it another time.
+    """List the messages of a queue, look at one, cancel it, move it into another queue, give it another time, or take it from its
+    consumer.
 
-    ID is a message's id, the first column of the list, or Celery's task id. For a task id each message is looked at, without
-    --queue up to 200,000; a queue with 'event_log_index' tells at once, also of finished ones.
+    ID is a message's id, the first column of the list, or Celery's task id. A queue with 'event_log_index' knows a task id at
+    once, also that of a finished task; elsewhere each message is looked at, of all queues, or of the one that --queue names.
     """
 
 
@@ -103,16 +77,28 @@ def list_(target: Target, *, queue: str, state: Any, task: str | None, limit: in
     with target.admin() as admin:
         found = list(islice(admin.list_messages(queue, state, task), limit))
         total = getattr(admin.overview_of(queue), state)
-    head = ("ID", TIMES[state], "PRIORITY", "DELIVERIES", "BYTES", "TASK OR ROUTING KEY", "TASK ID", "HOLDER")
-    print_listing(found, listed, head, _row, as_json=as_json)
+        holders = admin.holders(queue) if state == "unacked" else {}
+    head = ("ID", TIMES[state], "PRIORITY", "DELIVERIES", "BYTES", "TASK OR ROUTING KEY", "TASK ID", "HOST AND PID")
+
+    def described(one: ListedMessage) -> dict[str, Any]:
+        return {**listed(one), **_of_holder(holders, one.holder)}
+
+    def row(one: ListedMessage) -> list[Any]:
+        at = moment(one.claimed_ms if state == "unacked" else one.time_ms)
+        holder = holders.get(one.holder or "")
+        what = one.task or one.routing_key
+        return [one.tag, at, one.priority, one.deliveries, one.size, what, one.task_id, holder and str(holder)]
+
+    print_listing(found, described, head, row, as_json=as_json)
     if not as_json:
         shown = f"{len(found):,}" if task is None else f"{len(found):,} of task {task!r}"
         click.echo(f"{shown} of {total:,} {state} messages of queue {queue!r}")
 
 
-def _row(one: ListedMessage) -> list[Any]:
-    what = one.task or one.routing_key
-    return [one.tag, moment(one.time_ms), one.priority, one.deliveries, one.size, what, one.task_id, one.holder]
+def _of_holder(holders: Mapping[str, Holder], session: str | None) -> dict[str, Any]:
+    """Return host and process of the one that holds a message; none where nobody does, or where it is not known yet."""
+    holder = holders.get(session or "")
+    return {"host": None if holder is None else holder.host, "pid": None if holder is None else holder.pid}
 
 
 @command.command()
@@ -121,16 +107,17 @@ def _row(one: ListedMessage) -> list[Any]:
 @queue_option
 @json_option
 def show(target: Target, *, message: str, queue: str | None, as_json: bool) -> int:
-    """Show one: its state and place, its deliveries, who has it, its last error, its headers, properties and body. Of a message
-    that is gone, what the events of its queue tell.
+    """Show one: its state and place, its deliveries, since when who has it, its last error, its headers, properties and body. Of
+    a message that is gone, what the events of its queue tell.
     """
     with target.admin() as admin:
-        with _searching(admin, queue):
+        with searching(admin, queue):
             found = admin.messages.find(message, queue)
         if found is None:
-            return _unknown([message], queue, "")
+            return tell_unknown(admin, [message], queue)
         headers, properties, body = admin.stored(found.queue, found.id)
-    shown = _described(found)
+        holders = {} if found.session is None else admin.holders(found.queue)
+    shown = {**_described(found), **_of_holder(holders, found.session)}
     if as_json:
         print_json({**shown, "headers": headers, "properties": properties, "body": body})
         return DONE
@@ -169,53 +156,8 @@ def cancel(target: Target, *, chosen: Selection, dead_letter: bool, dry_run: boo
         def page(tags: list[str]) -> int:
             return len(admin.cancel(chosen.queue or "", tags, dead_letter=dead_letter))
 
-        return _each(admin, chosen, one, page, "cancelled", dry_run=dry_run, as_json=as_json, losses=losses)
-
-
-class Losses:
-    """The dead letters that go for good when messages become dead letters: queues keep only so many, transient ones none."""
-
-    def __init__(self, admin: BrokerAdmin, chosen: Selection) -> None:
-        """Look how many it would be, before anything is changed."""
-        self._admin = admin
-        names = admin.queues() if chosen.queue is None else [chosen.queue]
-        self._before = {queue: admin.dead_letters.lost(queue) for queue in names}
-        #: How many it would be.
-        self.expected = sum(self._lost_by(queue, count) for queue, count in self._counted(chosen).items())
-
-    @property
-    def question(self) -> str:
-        """What to ask before."""
-        return f"Delete {self.expected:,} dead letter(s) for good {self.reason}?"
-
-    @property
-    def reason(self) -> str:
-        """Why they go."""
-        return (
-            f"(a queue keeps {self._admin.dead_letter_max:,}, the youngest, by the option dead_letter_max; a transient one none)"
-        )
-
-    def so_far(self) -> int:
-        """Return how many have gone from the queues since."""
-        return sum(max(0, self._admin.dead_letters.lost(queue) - before) for queue, before in self._before.items())
-
-    def _lost_by(self, queue: str, count: int) -> int:
-        return self._admin.dead_letters.lost_by(queue, count, self._admin.dead_letter_max)
-
-    def _counted(self, chosen: Selection) -> Counter[str]:
-        """Return how many messages of each queue are meant; none where there is room for all."""
-        admin = self._admin
-        if chosen.task is not None:
-            queue = chosen.queue or ""
-            overview = admin.overview_of(queue)
-            if not self._lost_by(queue, overview.ready + overview.delayed):
-                return Counter()
-            return Counter({queue: sum(len(tags) for _, tags in admin.waiting_tags(queue, chosen.task))})
-        if not any(self._lost_by(queue, len(chosen.ids)) for queue in self._before):
-            return Counter()
-        with _searching(admin, chosen.queue):
-            found = [admin.messages.find(message, chosen.queue) for message in chosen.ids]
-        return Counter(one.queue for one in found if one is not None and one.position is not None and one.state != "DEAD")
+        treatment = Treatment("cancelled", one, page, ("cancel", {"dead_letter": dead_letter or None}))
+        return _each(admin, chosen, treatment, dry_run=dry_run, as_json=as_json, losses=losses)
 
 
 @command.command()
@@ -239,7 +181,8 @@ def move(target: Target, *, chosen: Selection, to: str, dry_run: bool, as_json: 
         def page(tags: list[str]) -> int:
             return sum(map(one, tags))
 
-        return _each(admin, chosen, one, page, "moved", dry_run=dry_run, as_json=as_json)
+        treatment = Treatment("moved", one, page, ("move", {"to": to}))
+        return _each(admin, chosen, treatment, dry_run=dry_run, as_json=as_json)
 
 
 @command.command()
@@ -264,10 +207,10 @@ def reschedule(
             eta = eta_to_ms(datetime.fromisoformat(at or ""), naive_is_utc=True)
         except ValueError as error:
             raise click.UsageError(f"--at {at!r}: {error}; allowed is a time such as 2026-11-22T15:00:00+01:00") from error
-    with target.admin() as admin, _searching(admin, queue):
+    with target.admin() as admin, searching(admin, queue):
         found = admin.messages.reschedule(message, eta, queue)
-    if not found:
-        return _unknown([message], queue)
+        if not found:
+            return tell_not_waiting(admin, [message], queue)
     if as_json:
         print_json({"id": message, "rescheduled": True})
     else:
@@ -275,63 +218,117 @@ def reschedule(
     return DONE
 
 
+@command.command()
+@with_target
+@click.argument("ids", nargs=-1, metavar="[ID]...")
+@click.option("--consumer", metavar="CONSUMER", help="All that this consumer's connection holds, by its id in `consumers`.")
+@queue_option
+@dry_run_option
+@yes_option
+@json_option
+def kick(
+    target: Target, *, ids: tuple[str, ...], consumer: str | None, queue: str | None, dry_run: bool, yes: bool, as_json: bool
+) -> int:  # fmt: skip
+    """Take messages from the consumers that have them, and make them ready again: those named, or all that a consumer holds
+    (--consumer and --queue).
+
+    It counts as no failure. A task that runs is not stopped: it goes on beside its next delivery, and its ack still removes the
+    message. A consumer that lives may be given the same message again.
+    """
+    if bool(ids) == (consumer is not None):
+        raise click.UsageError("allowed are either ids, or --consumer CONSUMER with --queue QUEUE")
+    if consumer is not None and queue is None:
+        raise click.UsageError(f"--consumer {consumer} needs the queue that it consumes: --queue QUEUE")
+    if not dry_run:
+        confirm("A task that runs may then run twice. Go on?", yes=yes)
+    with target.admin() as admin:
+        if consumer is not None:
+            return _kick_consumer(admin, queue or "", consumer, dry_run=dry_run, as_json=as_json)
+        with searching(admin, queue):
+            places = {message: admin.messages.find(message, queue) for message in ids}
+        kicked, others = 0, []
+        for message, found in places.items():
+            is_held = found is not None and found.state == "PROCESSING"
+            if found is not None and is_held and (dry_run or admin.give_back(found.queue, [found.id])):
+                kicked += 1
+            else:
+                others.append(message)
+        _tell("back in their queues", kicked, None, dry_run=dry_run, as_json=as_json)
+        return tell_not_waiting(admin, others, queue) if others else DONE
+
+
+def _kick_consumer(admin: BrokerAdmin, queue: str, consumer: str, *, dry_run: bool, as_json: bool) -> int:
+    count = 0
+    with stop_on_interrupt() as stopped, _audited(admin, "kick", queue, dry_run=dry_run, consumer=consumer) as action:
+        pages = admin.held_tags(queue, consumer)
+        for tags in in_steps(pages, admin.overview_of(queue).unacked, "messages looked at", stopped):
+            count += len(tags) if dry_run else len(admin.give_back(queue, tags))
+            action.count = count
+        was_interrupted = stopped()
+    _tell("back in their queues", count, None, dry_run=dry_run, as_json=as_json)
+    return interrupted() if was_interrupted else DONE
+
+
+@dataclass(frozen=True, slots=True)
+class Treatment:
+    """What becomes of messages.
+
+    Attributes:
+        done: what they are then: `moved`.
+        one: treats one by its id; returns whether it was there.
+        page: treats some of a task; returns how many.
+        audited: what the audit log calls it, and what it says besides.
+    """
+
+    done: str
+    one: Callable[[str], bool]
+    page: Callable[[list[str]], int]
+    audited: tuple[str, dict[str, Any]]
+
+
 def _each(
-    admin: BrokerAdmin, chosen: Selection, one: Callable[[str], bool], page: Callable[[list[str]], int], done: str, *,
-    dry_run: bool, as_json: bool, losses: Losses | None = None,
+    admin: BrokerAdmin, chosen: Selection, treatment: Treatment, *, dry_run: bool, as_json: bool, losses: Losses | None = None
 ) -> int:  # fmt: skip
     """Treat the messages one by one by their ids, or those of a task in pages; say how many it were."""
+    done = treatment.done
     if chosen.task is None:
-        treat = (lambda message: admin.messages.find(message, chosen.queue) is not None) if dry_run else one
-        with _searching(admin, chosen.queue):
-            unknown = [message for message in chosen.ids if not treat(message)]
-        _tell(done, len(chosen.ids) - len(unknown), losses, dry_run=dry_run, as_json=as_json)
-        return _unknown(unknown, chosen.queue) if unknown else DONE
+        treat = (lambda message: is_waiting(admin.messages.find(message, chosen.queue))) if dry_run else treatment.one
+        with searching(admin, chosen.queue):
+            others = [message for message in chosen.ids if not treat(message)]
+            _tell(done, len(chosen.ids) - len(others), losses, dry_run=dry_run, as_json=as_json)
+            return tell_not_waiting(admin, others, chosen.queue) if others else DONE
     queue, count = chosen.queue or "", 0
-    with stop_on_interrupt() as stopped:
+    name, details = treatment.audited
+    with stop_on_interrupt() as stopped, _audited(admin, name, queue, dry_run=dry_run, task=chosen.task, **details) as action:
         overview = admin.overview_of(queue)
         pages = admin.waiting_tags(queue, chosen.task)
         for tags in in_steps(pages, overview.ready + overview.delayed, "messages looked at", stopped):
-            count += len(tags) if dry_run or not tags else page(tags)
+            count += len(tags) if dry_run or not tags else treatment.page(tags)
+            action.count = count
         was_interrupted = stopped()
     _tell(done, count, losses, dry_run=dry_run, as_json=as_json)
     return interrupted() if was_interrupted else DONE
+
+
+def _audited(
+    admin: BrokerAdmin, name: str, queue: str, *, dry_run: bool, **details: Any
+) -> AbstractContextManager[Action]:  # fmt: skip
+    """Note what becomes of many messages of a queue as one action."""
+    from celery_redis_plus.broker.queues.audit import Action
+
+    return nullcontext(Action()) if dry_run else admin.audit.action(name, queue, in_steps=True, **details)
 
 
 def _tell(done: str, count: int, losses: Losses | None, *, dry_run: bool, as_json: bool) -> None:
     verb = "would be" if dry_run else "are"
     lost = 0 if losses is None else losses.expected if dry_run else losses.so_far()
     if as_json:
+        done = JSON_NAMES.get(done, done)
         print_json({done: count, "dry_run": dry_run} if losses is None else {done: count, "evicted": lost, "dry_run": dry_run})
         return
     click.echo(f"{count:,} message(s) {verb} {done}")
     if losses is not None and lost:
         click.echo(f"{lost:,} dead letter(s) {verb} deleted for good {losses.reason}")
-
-
-@contextmanager
-def _searching(admin: BrokerAdmin, queue: str | None) -> Iterator[None]:
-    """Tell how far a search is that looks at each message."""
-    progress: Progress | None = None
-
-    def step(count: int) -> None:
-        nonlocal progress
-        if progress is None:
-            looked_at = admin.overview() if queue is None else [admin.overview_of(queue)]
-            total = sum(one.ready + one.delayed + one.unacked + one.dead for one in looked_at)
-            progress = stack.enter_context(Progress(total, "messages looked at"))
-        progress.step(count)
-
-    with ExitStack() as stack:
-        admin.messages.watch = step
-        yield
-
-
-def _unknown(ids: list[str], queue: str | None, otherwise: str = ", or a consumer has it") -> int:
-    """Say that messages were not found; `otherwise` is another reason why an action does not find one."""
-    where = "in no queue" if queue is None else f"not in queue {queue!r}"
-    for id_ in ids:
-        complain(f"message {id_} is {where}{otherwise}")
-    return FAILED
 
 
 def _described(found: MessageInfo) -> dict[str, Any]:

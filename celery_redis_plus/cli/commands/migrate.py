@@ -76,8 +76,11 @@ def command(target: Target, **given: Any) -> int:
         if not wanted.reverse:
             target.declare(names)
             migration.declare(wanted.declare)
-        with _stop_on_signals() as stopped:
-            return _end(_run(migration, wanted, stopped), wanted, stopped)
+        direction = "to kombu's lists" if wanted.reverse else "from kombu's lists"
+        with _stop_on_signals() as stopped, admin.audit.action("migrate", in_steps=True, direction=direction) as action:
+            report = _run(migration, wanted, stopped)
+            action.count = sum(one.moved for one in report.queues)
+        return _end(report, wanted, stopped)
 
 
 def _end(report: Report, wanted: _Wanted, stopped: Callable[[], bool]) -> int:

@@ -1,4 +1,4 @@
-"""`celery-redis-plus resume`: end a queue's pause."""
+"""`celery-redis-plus resume`: end the pause of queues."""
 
 from __future__ import annotations
 
@@ -6,18 +6,20 @@ import click
 
 from celery_redis_plus.cli.asking import json_option
 from celery_redis_plus.cli.output import print_json
+from celery_redis_plus.cli.queue_patterns import chosen_queues, queues_argument
 from celery_redis_plus.cli.target import Target, with_target
 
 
-@click.command(short_help="End the pause of a queue.")
+@click.command(short_help="End the pause of queues.")
 @with_target
-@click.argument("queue")
+@queues_argument
 @json_option
-def command(target: Target, *, queue: str, as_json: bool) -> None:
-    """End the pause of a queue: its consumers go on at once."""
+def command(target: Target, *, queues: tuple[str, ...], as_json: bool) -> None:
+    """End the pause of queues: their consumers go on at once. QUEUE is a name or a pattern such as 'shop.*'."""
     with target.admin() as admin:
-        was_paused = admin.resume(queue)
-    if as_json:
-        print_json({"queue": queue, "was_paused": was_paused})
-    else:
-        click.echo(f"queue {queue!r} {'goes on' if was_paused else 'was not paused'}")
+        for queue in chosen_queues(admin, queues):
+            was_paused = admin.resume(queue)
+            if as_json:
+                print_json({"queue": queue, "was_paused": was_paused})
+            else:
+                click.echo(f"queue {queue!r} {'goes on' if was_paused else 'was not paused'}")

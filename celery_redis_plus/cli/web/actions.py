@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from functools import partial
+import logging
+from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Final
 
 from starlette.exceptions import HTTPException
 from starlette.responses import RedirectResponse, Response
 
 from celery_redis_plus.broker.dead_letters.search import DeadLetterFilter
+from celery_redis_plus.broker.queues.audit import Actor, acting
 from celery_redis_plus.cli.web.bulk_actions import BulkAction
 from celery_redis_plus.cli.web.requests import field, fields, parameter, required, url
 from celery_redis_plus.cli.web.sessions import SESSION_S
@@ -24,12 +26,30 @@ if TYPE_CHECKING:
     from celery_redis_plus.cli.web.bulk_actions import BulkActions, Treat
     from celery_redis_plus.cli.web.presentation import Presentation
 
+logger = logging.getLogger(__name__)
+
 #: How long a pause may be, by the value of its form.
 PAUSES: Final = {"": None, "900": 900.0, "3600": 3_600.0, "28800": 28_800.0}
 #: The pages with actions on many messages, and the parameter that has their queue.
 PATHS: Final = {"/dead-letters": "queue", "/queue": "name"}
 #: Refusals of a replay that a notice has.
 MAX_REFUSED_SHOWN: Final = 3
+
+
+def address_of(request: Request) -> str:
+    """Return where a request comes from: the address of the browser, or of the proxy before us."""
+    return "an unknown address" if request.client is None else request.client.host
+
+
+def by_user(action: Callable[[Request], Response]) -> Callable[[Request], Response]:
+    """Return an action that the audit log knows as one of the web page, from the address of its request."""
+
+    @wraps(action)
+    def act(request: Request) -> Response:
+        with acting(Actor("web", "web", address_of(request))):
+            return action(request)
+
+    return act
 
 
 class Actions:
@@ -47,6 +67,8 @@ class Actions:
         """Give the cookie to a user who knows the token, from the login URL or from the form."""
         token = field(request, "token") if request.method == "POST" else parameter(request, "token")
         if not self._access.is_token(token):
+            if token:
+                logger.warning("a login with a wrong token, from %s", address_of(request))
             return self._presentation.refusal(request, 401, "This is not the token." if token else "")
         # No redirect: the browser would not send a strict cookie behind a link on another site, a chat for example.
         answer = self._presentation.page(request, "logged_in.html")
@@ -107,7 +129,10 @@ class Actions:
         name = required(request, "queue")
         wanted = DeadLetterFilter(field(request, "task") or None, field(request, "reason") or None)
         search = admin.search_dead_letters(name, wanted)
-        return self._begin("/dead-letters", name, BulkAction(action, done_as, len(search.tags), search.pages(), treat))
+        named = {"replay": "replay", "deletion": "delete dead letters"}[action]
+        audited = admin.audit.action(named, name, in_steps=True, task=wanted.task, reason=wanted.reason)
+        bulk = BulkAction(action, done_as, len(search.tags), search.pages(), treat, audited=audited)
+        return self._begin("/dead-letters", name, bulk)
 
     def move_many(self, request: Request) -> Response:
         """Begin to move the waiting messages of a task into another queue."""
@@ -119,7 +144,7 @@ class Actions:
         def treat(tags: Any) -> tuple[int, list[str]]:
             return sum(admin.messages.move(tag, to, name) is not None for tag in tags), []
 
-        return self._treat_waiting(request, admin, "move", f"in queue {to!r}", treat)
+        return self._treat_waiting(request, admin, "move", f"in queue {to!r}", treat, to=to)
 
     def cancel_many(self, request: Request) -> Response:
         """Begin to cancel the waiting messages of a task: they are deleted for good."""
@@ -131,13 +156,16 @@ class Actions:
         return self._treat_waiting(request, admin, "cancellation", "cancelled", treat)
 
     def _treat_waiting(
-        self, request: Request, admin: BrokerAdmin, action: str, done_as: str, treat: Treat
+        self, request: Request, admin: BrokerAdmin, action: str, done_as: str, treat: Treat, to: str | None = None
     ) -> Response:  # fmt: skip
         name, task = required(request, "name"), field(request, "task")
         if not task:
             raise HTTPException(400, "The form lacks the task: its name, or a pattern such as shop.*")
         overview, pages = admin.overview_of(name), admin.waiting_tags(name, task)
-        return self._begin("/queue", name, BulkAction(action, done_as, overview.ready + overview.delayed, pages, treat))
+        named = {"move": "move", "cancellation": "cancel"}[action]
+        audited = admin.audit.action(named, name, in_steps=True, task=task, to=to)
+        bulk = BulkAction(action, done_as, overview.ready + overview.delayed, pages, treat, audited=audited)
+        return self._begin("/queue", name, bulk)
 
     def _begin(self, page: str, queue: str, action: BulkAction) -> Response:
         started = self._bulk.start(page, queue, action)

@@ -13,7 +13,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from celery_redis_plus.cli.web.access import Guard
-from celery_redis_plus.cli.web.actions import Actions
+from celery_redis_plus.cli.web.actions import Actions, by_user
 from celery_redis_plus.cli.web.pages import Pages
 from celery_redis_plus.cli.web.presentation import Presentation
 from celery_redis_plus.errors import CeleryRedisPlusError, InvalidArgument, QueueNotFound
@@ -62,15 +62,15 @@ def make_app(
             Route("/search", pages.search),
             Route("/login", actions.login, methods=["GET", "POST"]),
             Route("/logout", actions.logout, methods=["POST"]),
-            Route("/queue/pause", actions.pause, methods=["POST"]),
-            Route("/queue/resume", actions.resume, methods=["POST"]),
-            Route("/dead-letters/replay", actions.replay, methods=["POST"]),
-            Route("/dead-letters/replay-many", actions.replay_many, methods=["POST"]),
-            Route("/dead-letters/delete-many", actions.delete_many, methods=["POST"]),
-            Route("/queue/move", actions.move_many, methods=["POST"]),
-            Route("/queue/cancel", actions.cancel_many, methods=["POST"]),
-            Route("/stop", actions.stop, methods=["POST"]),
-            Route("/dead-letters/delete", actions.delete, methods=["POST"]),
+            Route("/queue/pause", by_user(actions.pause), methods=["POST"]),
+            Route("/queue/resume", by_user(actions.resume), methods=["POST"]),
+            Route("/dead-letters/replay", by_user(actions.replay), methods=["POST"]),
+            Route("/dead-letters/replay-many", by_user(actions.replay_many), methods=["POST"]),
+            Route("/dead-letters/delete-many", by_user(actions.delete_many), methods=["POST"]),
+            Route("/queue/move", by_user(actions.move_many), methods=["POST"]),
+            Route("/queue/cancel", by_user(actions.cancel_many), methods=["POST"]),
+            Route("/stop", by_user(actions.stop), methods=["POST"]),
+            Route("/dead-letters/delete", by_user(actions.delete), methods=["POST"]),
             Mount("/static", StaticFiles(directory=STATIC)),
         ],
         middleware=[Middleware(Guard, access=access, refuse=presentation.refusal)],

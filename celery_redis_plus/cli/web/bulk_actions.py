@@ -5,10 +5,14 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
+from contextvars import copy_context
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import RedisError
 
+from celery_redis_plus.broker.queues.audit import Action
 from celery_redis_plus.connection.forks import lock_of
 from celery_redis_plus.errors import CeleryRedisPlusError
 
@@ -30,20 +34,27 @@ class BulkAction:
         total: how many messages are to be looked at.
         pages: how many were looked at, and those of them that are meant, again and again.
         treat: acts on the latter.
+        audited: notes it in the audit log, while it is entered.
 
     Attributes:
         looked_at: how many were. done: how many it treated. refused: how many stay. reason: why the first of them does.
         error: why it ended early; None where it did not.
     """
 
-    def __init__(self, name: str, done_as: str, total: int, pages: Iterable[tuple[int, Any]], treat: Treat) -> None:
+    def __init__(
+        self, name: str, done_as: str, total: int, pages: Iterable[tuple[int, Any]], treat: Treat, *,
+        audited: AbstractContextManager[Action] | None = None,
+    ) -> None:  # fmt: skip
+        self._audited = nullcontext(Action()) if audited is None else audited
         self.name = name
         self.done_as = done_as
         self.total = total
         self._pages = pages
         self._treat = treat
         self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=f"celery-redis-plus-{name}", daemon=True)
+        # Whoever asked for it acts in its thread, too.
+        run = partial(copy_context().run, self._run)
+        self._thread = threading.Thread(target=run, name=f"celery-redis-plus-{name}", daemon=True)
         self.looked_at, self.done, self.refused = 0, 0, 0
         self.reason: str | None = None
         self.error: str | None = None
@@ -69,14 +80,16 @@ class BulkAction:
 
     def _run(self) -> None:
         try:
-            for looked_at, those in self._pages:
-                if self._stopped.is_set():
-                    return
-                done, reasons = self._treat(those)
-                self.done += done
-                self.refused += len(reasons)
-                self.reason = self.reason or next(iter(reasons), None)
-                self.looked_at += looked_at
+            with self._audited as action:
+                for looked_at, those in self._pages:
+                    if self._stopped.is_set():
+                        return
+                    done, reasons = self._treat(those)
+                    self.done += done
+                    action.count = self.done
+                    self.refused += len(reasons)
+                    self.reason = self.reason or next(iter(reasons), None)
+                    self.looked_at += looked_at
         except (CeleryRedisPlusError, RedisError, OSError) as error:
             self.error = str(error)
             logger.warning("the %s ended after %d of %d messages: %s", self.name, self.looked_at, self.total, error)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from starlette.exceptions import HTTPException
 from starlette.responses import RedirectResponse
 
+from celery_redis_plus.admin.explanation.explain import Rate
 from celery_redis_plus.admin.formatting import span
 from celery_redis_plus.broker.queues.listing import LISTING_PAGE, State, is_of_task
 from celery_redis_plus.cli.output import time_of
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 QUEUES_A_PAGE: Final = 200
 #: Messages among which a page looks for those of a task.
 SEARCHED: Final = 5_000
+#: Samples of which the rate of deliveries is made: a minute.
+RATE_SAMPLES: Final = 13
 #: Rows of the other lists, and characters of a body.
 ROWS: Final = LISTING_PAGE
 BODY_SHOWN: Final = 20_000
@@ -59,11 +62,15 @@ class Pages:
         """Show how all queues stand, or those with a text in their name."""
         admin = self._admin()
         wanted, page = parameter(request, "name").strip(), page_number(request)
-        names = [name for name in admin.queues() if wanted.lower() in name.lower()]
+        internal = bool(parameter(request, "internal"))
+        names = [name for name in admin.queues(internal=internal) if wanted.lower() in name.lower()]
         shown = names[page * QUEUES_A_PAGE : (page + 1) * QUEUES_A_PAGE]
         more = len(names) > (page + 1) * QUEUES_A_PAGE
         queues = [(one, self._trend(one.queue)) for one in admin.overviews_of(shown)]
-        return self._show(request, "queues.html", queues=queues, name=wanted, page=page, more=more, total=len(names))
+        return self._show(
+            request, "queues.html", queues=queues, name=wanted, page=page, more=more, total=len(names),
+            internal=internal,
+        )  # fmt: skip
 
     def queue(self, request: Request) -> Response:
         """Show one queue: how it stands, its consumers, and a page of its messages in one state, of all tasks or of one."""
@@ -78,6 +85,7 @@ class Pages:
         more = getattr(one, state) > (page + 1) * looked_at
         return self._show(
             request, "queue.html", one=one, trend=self._trend(name), consumers=admin.consumers(name), state=state, states=TABS,
+            bindings=admin.bindings(name),
             messages=messages, page=page, more=more, task=task, looked_at=looked_at, rows=ROWS,
             action=self._bulk.of("/queue", name),
         )  # fmt: skip
@@ -94,8 +102,16 @@ class Pages:
         events = [{**event, "ts": time_of(event["ts"] // 1000)} for event in asdict(found)["events"]]
         return self._show(
             request, "message.html", found=found, headers=headers, properties=properties, body=text, size=len(body or b""),
-            shown=BODY_SHOWN, events=events,
+            shown=BODY_SHOWN, events=events, why=admin.explain(found.queue, found.id, self._delivery_rate(found.queue)),
         )  # fmt: skip
+
+    def _delivery_rate(self, queue: str) -> Rate | None:
+        """Return how fast the messages of a queue were delivered in the last minute; None where that is not known yet."""
+        samples = self._samples.of(queue)[-RATE_SAMPLES:]
+        if len(samples) < 2 or samples[-1].delivered < samples[0].delivered:
+            return None
+        over_s = samples[-1].at - samples[0].at
+        return Rate((samples[-1].delivered - samples[0].delivered) / over_s, over_s)
 
     def scheduled(self, request: Request) -> Response:
         """Show the delayed messages of all queues that are due next."""

@@ -109,7 +109,7 @@ class Sampler:
     def _overviews(self) -> list[QueueOverview]:
         admin = self._admin()
         found = []
-        for overview in admin.overviews_of(admin.queues()[:MAX_QUEUES]):
+        for overview in admin.overviews_of(admin.queues(internal=False)[:MAX_QUEUES]):
             found.append(overview)
             if self._ended.is_set():
                 break

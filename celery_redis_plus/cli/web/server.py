@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 import uvicorn
 
+from celery_redis_plus.broker.queues import audit
+from celery_redis_plus.cli.web import actions
 from celery_redis_plus.cli.web.app import make_app
 from celery_redis_plus.cli.web.bounded_connections import BACKLOG, BoundedConnection
 from celery_redis_plus.cli.web.bulk_actions import BulkActions
@@ -36,8 +39,19 @@ def listen(host: str, port: int) -> socket.socket:
     return socket.create_server(address[:2], family=family)
 
 
+def _log_actions() -> None:
+    """Write who does what, and who fails to log in, to stderr, unless the program's logging has these lines."""
+    for logger in map(logging.getLogger, (audit.__name__, actions.__name__)):
+        if not logger.hasHandlers():
+            handler = logging.StreamHandler()
+            handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+            logger.addHandler(handler)
+            logger.setLevel(logging.INFO)
+
+
 def serve(connect: Callable[[], BrokerAdmin], access: Access, listener: socket.socket, broker: str) -> None:
     """Serve until Ctrl-C or SIGTERM; `connect` opens a connection to the broker, `broker` is what pages call it."""
+    _log_actions()
     shared, samples, bulk = SharedConnection(connect), Samples(), BulkActions()
     app = make_app(shared.admin, samples, access, bulk, broker)
     try:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 import shlex
+import socket
 import subprocess
 import sys
 import time
@@ -18,13 +20,16 @@ from celery_redis_plus.admin.diagnosis import response_checks
 from celery_redis_plus.admin.diagnosis.checks import CHECKS
 from celery_redis_plus.admin.diagnosis.rights import WORDS
 from celery_redis_plus.cli.main import main
-from celery_redis_plus.errors import InvalidArgument, ServerUnavailable
+from celery_redis_plus.errors import InvalidArgument, QueueFull, ServerUnavailable
+from celery_redis_plus.keys import Keys
 from tests.support.access import RoleServer
 from tests.support.inbox import Inbox, declare, publish
 from tests.support.servers import new_server
 from tests.support.waiting import wait_until
 
-QUEUE_CHECKS = ("unconverted", "consumers", "silent", "maintenance", "backlog", "pauses", "dead-letters")
+QUEUE_CHECKS = (
+    *("unconverted", "consumers", "silent", "maintenance", "limits", "stuck", "backlog", "pauses", "dead-letters"),
+)  # fmt: skip
 
 
 def found(url, *checks, roles=()):
@@ -301,6 +306,53 @@ def test_a_pause_that_nobody_remembers_is_a_danger(broker_url, channel, redis_cl
     assert finding.text == "queue 'q' is paused for 2.0 h, without an end: 'the database moves'; 1 ready message(s) wait"
     cli("pause", "q", "--reason", "again", "--for", "1h")
     assert only(broker_url, "pauses").level == "advice"
+
+
+@pytest.mark.parametrize(
+    ("overflow", "said"),
+    [
+        ({}, "the oldest messages are dropped"),
+        ({"x-overflow": "reject-publish"}, "publishes are refused; it has refused 1 publish(es)"),
+        ({"x-overflow": "block"}, "publishers wait"),
+    ],
+)
+def test_a_full_queue_is_danger_and_a_nearly_full_one_advice(broker_url, channel, overflow, said):
+    declare(channel, "big", arguments={"x-max-length": 10, **overflow})
+    publish(channel, "big", *range(9))
+    finding = only(broker_url, "limits")
+    assert (finding.level, finding.values["used"], finding.values["most"]) == ("advice", 9, 10)
+    publish(channel, "big", "last")
+    if overflow.get("x-overflow") == "reject-publish":
+        with pytest.raises(QueueFull):
+            publish(channel, "big", "more")
+    finding = only(broker_url, "limits")
+    assert finding.level == "danger"
+    assert finding.text.startswith(f"queue 'big' is full: 10 of 10 (x-max-length); {said}")
+    with BrokerAdmin(broker_url) as admin:
+        admin.purge("big")
+    assert only(broker_url, "limits").text == "1 queue(s) have a limit, none of them is full"
+
+
+def test_a_message_that_a_consumer_has_had_for_long_is_named_with_its_process(broker_url, channel, redis_client):
+    inbox = Inbox(channel, "q", ack=False)
+    publish(channel, "q", "x", "y")
+    inbox.drain(2)
+    assert only(broker_url, "stuck").level == "ok"
+    of = Keys("").queue("q")
+    (first, _) = redis_client.zrange(of.index, 0, -1)
+    redis_client.hincrby(of.message + first, "claimed", -7_200_000)
+    finding = only(broker_url, "stuck")
+    assert (finding.level, finding.values["messages"], finding.values["id"]) == ("advice", 1, first.decode())
+    assert f"{first.decode()} for 2.0 h, by {socket.gethostname()}:{os.getpid()}" in finding.text
+
+
+def test_the_worst_findings_are_printed_first(broker_url, channel, capsys):
+    declare(channel, "full", arguments={"x-max-length": 1})
+    publish(channel, "full", 1)
+    main(["doctor", "--broker", broker_url])
+    levels = [line.split()[0] for line in capsys.readouterr().out.splitlines()[:-1] if not line.startswith(" ")]
+    assert levels == sorted(levels, key=["danger", "unknown", "advice", "ok"].index)
+    assert levels[0] == "danger"
 
 
 def test_dead_letters_are_counted_and_their_task_is_named(broker_url, channel, connect):

@@ -74,7 +74,8 @@ def test_a_scrape_tells_what_is_in_the_queues_and_what_has_happened(broker_url, 
     assert (found[("queue_paused", "q")], found[("queue_paused", "idle")]) == (0, 1)
     counted = {name: found[(f"queue_{name}_total", "q")] for name in ("published", "delivered", "acked", "dead_lettered")}
     assert counted == {"published": 5, "delivered": 3, "acked": 1, "dead_lettered": 1}
-    names = {f"{name}_total" for name in QUEUE_COUNTERS} | set(GAUGES) - {"fanout_subscribers", "fanout_max_lag_messages"}
+    absent = {"fanout_subscribers", "fanout_max_lag_messages", "queue_full_ratio"}
+    names = {f"{name}_total" for name in QUEUE_COUNTERS} | set(GAUGES) - absent
     assert {name for name, *_ in found} == names
 
 
@@ -102,6 +103,24 @@ def test_queues_are_chosen_by_pattern(broker_url, channel):
     collector.close()
     assert ("queue_consumers", "shop.mail") in found
     assert ("queue_consumers", "other") not in found
+
+
+def test_queues_of_celery_itself_have_no_metrics_unless_asked_for_and_a_limited_one_tells_how_full_it_is(broker_url, channel):
+    declare(channel, "q", "w1@pod-7f.celery.pidbox")
+    declare(channel, "limited", arguments={"x-max-length": 4})
+    publish(channel, "limited", 1)
+
+    def found(**options):
+        collector = BrokerCollector(lambda: BrokerAdmin(broker_url), **options)
+        registry = CollectorRegistry()
+        registry.register(collector)
+        samples = samples_of(generate_latest(registry).decode())
+        collector.close()
+        return samples
+
+    assert {labels[0] for name, *labels in found() if name == "queue_consumers"} == {"q", "limited"}
+    assert {labels[0] for name, *labels in found(internal=True) if name == "queue_consumers"} >= {"w1@pod-7f.celery.pidbox"}
+    assert {labels[0]: value for (name, *labels), value in found().items() if name == "queue_full_ratio"} == {"limited": 0.25}
 
 
 def test_a_server_that_is_away_is_down_and_up_again_when_it_is_back(own_server, caplog):

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import functools
+import os
+import re
+import socket
 from datetime import UTC, datetime, timedelta
 
 import kombu
@@ -10,8 +13,9 @@ import pytest
 
 from celery_redis_plus.admin.broker_admin import BrokerAdmin
 from celery_redis_plus.broker.queues import listing, message_search
-from celery_redis_plus.errors import InvalidEta
+from celery_redis_plus.errors import InvalidArgument, InvalidEta
 from celery_redis_plus.keys import Keys
+from tests.support.filling import fill
 from tests.support.inbox import Inbox, declare, publish
 from tests.support.waiting import wait_until
 
@@ -85,7 +89,12 @@ def test_a_message_is_shown_by_its_id_and_by_its_task_id(cli, shop):
     assert any(line.split()[:2] == ["headers.task", "shop.pay"] for line in printed)
     missing = cli("messages", "show", "nobody")
     assert missing.status == 1
-    assert missing.err == "celery-redis-plus messages show: message nobody is in no queue\n"
+    assert missing.err == (
+        "celery-redis-plus messages show: message nobody is in no queue: 2 queues were searched, 4 messages that are delayed or "
+        "ready or unacked or dead; finished ones are known with event_log_index\n"
+    )
+    gone = cli("messages", "show", f"{first[:-1]}x", "--queue", "q")
+    assert gone.err.endswith("is not in queue 'q': 1 queue was asked for it, and for the last events\n")
 
 
 def test_a_task_id_is_found_in_every_state_without_an_index(cli, shop, connect):
@@ -97,7 +106,9 @@ def test_a_task_id_is_found_in_every_state_without_an_index(cli, shop, connect):
     inbox.messages[0].reject()
     wait_until(lambda: cli("messages", "show", "task-0", "--json").json["state"] == "DEAD")
     held = cli("messages", "cancel", "task-1", "--yes")
-    assert (held.status, "task-1 is in no queue, or a consumer has it" in held.err) == (1, True)
+    assert held.status == 1
+    assert re.search(rf"task-1 is PROCESSING in queue 'q', \S+:{os.getpid()} has it since .* UTC: nothing was done$", held.err)
+    assert cli("messages", "cancel", "task-1", "--dry-run", "--json").json == {"cancelled": 0, "dry_run": True}
     assert cli("messages", "reschedule", "task-2", "--in", "1h").status == 0
     assert cli("messages", "show", "task-2", "--json").json["state"] == "DELAYED"
 
@@ -110,14 +121,96 @@ def test_a_ready_task_is_cancelled_and_moved_by_its_id(cli, shop, channel):
     assert cli("messages", "show", "task-0").status == 1
 
 
-def test_a_search_that_does_not_look_at_all_messages_says_so(cli, shop, monkeypatch):
-    monkeypatch.setattr(message_search, "MAX_SEARCHED", 2)
-    assert cli("messages", "show", "nobody", "--queue", "q").err.endswith("is not in queue 'q'\n")
-    for action in (["show"], ["cancel", "--yes"]):
-        ended = cli("messages", *action, "nobody")
-        assert ended.status == 1
-        assert "task nobody was not found among" in ended.err
-        assert "name its queue" in ended.err
+def test_a_search_that_does_not_look_at_all_messages_says_so(cli, shop, broker_url, monkeypatch):
+    monkeypatch.setattr(message_search, "MAX_SEARCHED", 0)
+    with BrokerAdmin(broker_url) as admin:
+        told = "task nobody was not found among 1 messages, and there are more; name its queue"
+        for act in (admin.messages.find, admin.messages.cancel):
+            with pytest.raises(InvalidArgument, match=told):
+                act("nobody")
+        assert admin.messages.find("nobody", "q") is None
+    assert "4 messages that are delayed or" in cli("messages", "show", "nobody").err
+
+
+@pytest.fixture
+def working(shop, connect):
+    """A consumer that holds `task-0` and `task-1`."""
+    inbox = Inbox(connect().channel(), kombu.Queue("q", no_declare=True), ack=False, prefetch=2)
+    inbox.drain(2)
+    return inbox
+
+
+def test_an_unacked_message_tells_since_when_which_process_has_it(cli, working):
+    began = datetime.now(UTC)
+    for known in (
+        cli("messages", "list", "q", "--state", "unacked", "--json").lines[0],
+        cli("messages", "show", "task-0", "--json").json,
+    ):
+        assert (known["host"], known["pid"], known["deliveries"]) == (socket.gethostname(), os.getpid(), 1)
+        assert abs(datetime.fromisoformat(known["since"]) - began) < timedelta(minutes=1)
+    head, line, *_ = cli("messages", "list", "q", "--state", "unacked").out.splitlines()
+    assert head.split()[1] == "CLAIMED"
+    assert line.endswith(f"{socket.gethostname()}:{os.getpid()}")
+
+
+def test_a_message_is_taken_from_its_consumer(cli, working, redis_client):
+    assert "may then run twice" in cli("messages", "kick", "task-0").err
+    assert cli("messages", "kick", "task-0", "--dry-run", "--json").json == {"kicked": 1, "dry_run": True}
+    assert cli("messages", "show", "task-0", "--json").json["state"] == "PROCESSING"
+    working.cancel()
+    assert cli("messages", "kick", "task-0", "--yes").out == "1 message(s) are back in their queues\n"
+    back = cli("messages", "show", "task-0", "--json").json
+    assert (back["state"], back["failures"], back["deliveries"], back["host"]) == ("PENDING", 0, 1, None)
+    again = cli("messages", "kick", "task-0", "task-2", "--yes")
+    assert (again.status, again.err.count("is PENDING in queue 'q': nothing was done")) == (1, 2)
+    # The consumer had it when it was taken away: its ack tells that the work is done.
+    working.messages[0].ack()
+    wait_until(lambda: working.pump(0.01) or cli("messages", "show", "task-0").status == 1)
+
+
+def test_all_that_a_consumer_holds_is_taken_from_it(cli, working, connect):
+    (consumer,) = cli("consumers", "q", "--json").lines
+    assert cli("messages", "kick", "--consumer", consumer["id"], "--yes").status == 2
+    arguments = ("messages", "kick", "--consumer", consumer["id"], "--queue", "q")
+    assert cli(*arguments, "--dry-run").out == "2 message(s) would be back in their queues\n"
+    working.cancel()
+    assert cli(*arguments, "--yes", "--json").json == {"kicked": 2, "dry_run": False}
+    assert [one["task_id"] for one in cli("messages", "list", "q", "--json").lines] == ["task-0", "task-1", "task-2"]
+    assert cli("messages", "kick", "--consumer", "nobody.1", "--queue", "q", "--yes", "--json").json["kicked"] == 0
+    assert cli("check").status == 0
+
+
+def test_a_kick_is_an_event_of_its_own(cli, connect):
+    channel = connect(event_log=True, event_log_index=True).channel()
+    declare(channel, "logged")
+    publish(channel, "logged", "x", headers={"task": "shop.pay", "id": "task-9"})
+    inbox = Inbox(channel, kombu.Queue("logged", no_declare=True), ack=False, prefetch=1)
+    inbox.drain(1)
+    assert cli("messages", "kick", "task-9", "--yes").status == 0
+    events = cli("messages", "show", "task-9", "--json").json["events"]
+    assert [(one["event"], one["reason"]) for one in events[-2:]] == [("claimed", None), ("requeued", "kicked")]
+
+
+@pytest.mark.parametrize("place", ["ready", "delayed", "index", "dead"])
+def test_a_task_is_found_among_many_by_the_server(cli, shop, redis_client, broker_url, place, monkeypatch):
+    monkeypatch.setattr(listing, "SEARCHED_A_CALL", 100)
+    of = Keys("").queue("q")
+    tags = redis_client.zrange(of.ready, 0, -1)
+    if place != "ready":
+        redis_client.rename(of.ready, of.expiry)
+        redis_client.delete(getattr(of, place))
+        redis_client.rename(of.expiry, getattr(of, place))
+    fill(redis_client, of, getattr(of, place), 2_000)
+    wanted = redis_client.zrange(getattr(of, place), 1_234, 1_234)[0]
+    envelope = redis_client.hget(of.message + wanted, "payload")
+    redis_client.hset(of.message + wanted, "payload", re.sub(rb'"task-\d"', b'"task-4711"', envelope))
+    looked_at = []
+    with BrokerAdmin(broker_url) as admin:
+        admin.messages.watch = looked_at.append
+        found = admin.messages.find("task-4711")
+    assert (found.id, found.task_id, found.position or 1_234) == (wanted.decode(), "task-4711", 1_234)
+    assert max(looked_at) == 100
+    assert tags
 
 
 def test_messages_are_cancelled_by_id(cli, shop):

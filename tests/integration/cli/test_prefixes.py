@@ -33,6 +33,7 @@ NEEDED = {
     "dead-letters replay": ["--all"],
     "exporter": ["--latencies"],
     "messages cancel": ["an-id"],
+    "messages kick": ["an-id", "--yes"],
     "messages move": ["an-id"],
     "messages reschedule": ["--in", "1m"],
     "migrate": ["--status"],

@@ -12,8 +12,9 @@ import kombu
 import pytest
 
 from celery_redis_plus.admin.broker_admin import BrokerAdmin
-from celery_redis_plus.errors import QueueNotFound
+from celery_redis_plus.errors import QueueFull, QueueNotFound
 from tests.support.inbox import Inbox, declare, publish
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture
@@ -64,11 +65,11 @@ def test_the_oldest_of_a_queue_whose_messages_age_is_the_next(channel, broker_ur
 
 def test_the_table_names_the_pause_and_its_end(cli, busy):
     assert cli("pause", "q", "--reason", "the database moves", "--for", "1h").status == 0
-    head, idle, q = (line.split() for line in cli("queues").out.splitlines())
-    assert head == ["QUEUE", "READY", "DELAYED", "UNACKED", "DEAD", "CONSUMERS", "OLDEST", "PAUSED"]
-    assert idle == ["idle", "0", "0", "0", "0", "0", "-", "-"]
+    head, q, idle = (line.split() for line in cli("queues").out.splitlines())
+    assert head == ["QUEUE", "READY", "DELAYED", "UNACKED", "DEAD", "CONSUMERS", "OLDEST", "FULL", "PAUSED"]
+    assert idle == ["idle", "0", "0", "0", "0", "0", "-", "-", "-"]
     assert q[:6] == ["q", "2", "1", "1", "1", "1"]
-    assert " ".join(q[8:]).startswith("the database moves (until ")
+    assert " ".join(q[9:]).startswith("the database moves (until ")
     assert cli("queues", "q", "--json").json["paused"] == "the database moves"
     assert cli("resume", "q", "--json").json == {"queue": "q", "was_paused": True}
     assert cli("queues", "q", "--json").json["paused"] is None
@@ -81,6 +82,91 @@ def test_queues_are_chosen_by_name_or_pattern(cli, channel):
     assert cli("queues", "--json", "none.*").lines == []
     printed = cli("queues", "nothing")
     assert (printed.status, printed.err) == (1, "celery-redis-plus queues: there is no queue 'nothing'\n")
+
+
+@pytest.fixture
+def limited(channel):
+    """Queue `tiny` that is full and refuses publishes, and `roomy` with one of 10 messages."""
+    declare(channel, "tiny", arguments={"x-max-length": 3, "x-overflow": "reject-publish"})
+    declare(channel, "roomy", arguments={"x-max-length": 10, "x-max-unacked": 1})
+    publish(channel, "tiny", 1, 2, 3)
+    publish(channel, "roomy", 1)
+    with pytest.raises(QueueFull):
+        publish(channel, "tiny", 4)
+    return channel
+
+
+def test_queues_show_their_arguments_and_how_full_they_are(cli, limited):
+    found = {one["queue"]: one for one in cli("queues", "--json").lines}
+    assert found["tiny"]["arguments"] == {"durable": True, "x-max-length": 3, "x-overflow": "reject-publish"}
+    assert (found["tiny"]["full"], found["tiny"]["rejected"]) == (1.0, 1)
+    assert found["tiny"]["limits"] == [{"name": "x-max-length", "used": 3, "most": 3}]
+    assert found["roomy"]["full"] == 0.1
+    assert {use["name"]: use["used"] for use in found["roomy"]["limits"]} == {"x-max-length": 1, "x-max-unacked": 0}
+    lines = cli("queues").out.splitlines()
+    assert ["100%" in lines[1], "10%" in lines[2]] == [True, True]
+
+
+def test_the_worst_queue_is_first_and_the_first_ones_may_be_chosen(cli, limited, connect):
+    declare(limited, "paused", "empty")
+    assert [one["queue"] for one in cli("queues", "--json").lines] == ["tiny", "roomy", "empty", "paused"]
+    assert [one["queue"] for one in cli("queues", "--json", "--sort", "name").lines] == ["empty", "paused", "roomy", "tiny"]
+    assert [one["queue"] for one in cli("queues", "--json", "--sort", "ready", "--limit", "1").lines] == ["tiny"]
+    assert cli("queues", "--limit", "2").out.splitlines()[-1] == "2 of 4 queues"
+
+
+def test_queues_that_celery_has_for_itself_are_hidden_unless_asked_for(cli, channel):
+    own = ["celeryev.0b6e", "w1@host.celery.pidbox", "0b6e.reply.celery.pidbox"]
+    declare(channel, "q", *own)
+    assert [one["queue"] for one in cli("queues", "--json").lines] == ["q"]
+    assert {one["queue"] for one in cli("queues", "--json", "--internal").lines} == {"q", *own}
+    assert [one["queue"] for one in cli("queues", "--json", own[0]).lines] == own[:1]
+    assert [one["queue"] for one in cli("queues", "--json", "*").lines] == ["q"]
+
+
+def test_one_queue_is_shown_with_its_bindings_and_consumers(cli, channel, connect):
+    entity = kombu.Queue("q", kombu.Exchange("shop", "topic"), "pay.*", durable=True, queue_arguments={"x-max-length": 7})
+    inbox = Inbox(connect().channel(), entity, ack=False, prefetch=1)
+    publish(channel, "q", "held")
+    inbox.drain(1)
+    cli("pause", "q", "--reason", "the database moves")
+    shown = cli("queue", "q", "--json").json
+    assert shown["bindings"] == [{"exchange": "shop", "routing_key": "pay.*", "arguments": {}}]
+    assert [(one["pid"], one["held"]) for one in shown["consumers"]] == [(os.getpid(), 1)]
+    assert (shown["arguments"]["x-max-length"], shown["unacked"], bool(shown["paused_by"])) == (7, 1, True)
+    printed = cli("queue", "q").out
+    for line in ("binding             exchange 'shop', routing key 'pay.*'", "x-max-length used   0 of 7 (0%)"):
+        assert " ".join(line.split()) in " ".join(printed.split())
+    assert "the database moves (until it is resumed by " in printed
+    assert cli("queue", "nothing").status == 1
+
+
+def test_queues_are_paused_resumed_and_purged_by_patterns(cli, channel):
+    declare(channel, "shop.a", "shop.b", "other", "shop.pidbox")
+    for queue in ("shop.a", "shop.b", "other"):
+        publish(channel, queue, 1, 2)
+    assert [one["queue"] for one in cli("pause", "shop.*", "--reason", "tests", "--json").lines] == ["shop.a", "shop.b"]
+    assert cli("resume", "shop.*", "other").out.splitlines() == [
+        "queue 'shop.a' goes on", "queue 'shop.b' goes on", "queue 'other' was not paused",
+    ]  # fmt: skip
+    assert "Delete 4 waiting messages of 2 queues ('shop.a', 'shop.b')?" in cli("purge", "shop.*").err
+    assert [one["purged"] for one in cli("purge", "shop.*", "--yes", "--json").lines] == [2, 2]
+    assert cli("queues", "other", "--json").json["ready"] == 2
+    for command in (["pause", "--reason", "x"], ["resume"], ["purge", "--yes"]):
+        printed = cli(*command, "none.*")
+        assert (printed.status, "no queue has a name that matches 'none.*'" in printed.err) == (1, True)
+
+
+def test_dead_letters_of_queues_are_replayed_by_a_pattern(cli, channel, connect):
+    for queue in ("shop.a", "shop.b"):
+        inbox = Inbox(connect().channel(), queue, ack=False)
+        publish(channel, queue, "dies")
+        inbox.drain(1)
+        inbox.messages[0].reject()
+        inbox.cancel()
+        wait_until(lambda queue=queue: cli("queues", queue, "--json").json["dead"] == 1)
+    assert [one["replayed"] for one in cli("dead-letters", "replay", "shop.*", "--all", "--json").lines] == [1, 1]
+    assert [one["ready"] for one in cli("queues", "--json", "shop.*").lines] == [1, 1]
 
 
 def test_the_prefix_of_an_app_s_keys_is_an_option(cli, connect):

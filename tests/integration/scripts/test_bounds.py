@@ -19,6 +19,7 @@ from redis.exceptions import RedisError, ResponseError
 from celery_redis_plus import scripts
 from celery_redis_plus.broker.consumers.registry import Consumer
 from celery_redis_plus.broker.exchanges.routing import Binding
+from celery_redis_plus.broker.queues.listing import search_headers
 from celery_redis_plus.connection.command_connection import CommandConnection
 from celery_redis_plus.scripts import Script, script
 from tests.integration.scripts import workshop
@@ -175,6 +176,15 @@ CALLS: dict[str, Callable[[workshop.Workshop], Any]] = {
     "extend_queue_ttl": lambda shop: shop.queues.touch("q"),
     "find_message": lambda shop: shop.messages.find("q", shop.tag("ready", MESSAGES // 2)),
     "list_messages": lambda shop: shop.dead.page("q"),
+    "explain_message": lambda shop: shop.run(
+        "explain_message",
+        [
+            *(getattr(shop.q, kind) for kind in ("meta", "ready", "delayed", "index", "message", "dlx_outbox", "dead")),
+            *shop.q.living,
+        ],
+        shop.tag("ready", MESSAGES // 2), 1, "claim", "id",
+    ),
+    "search_messages": lambda shop: [*search_headers(shop.commands, shop.keys, "q", ("ready", "unacked", "dead"), "nobody")],
     "queue_overview": lambda shop: shop.run(
         "queue_overview",
         [

@@ -40,7 +40,7 @@ def filled(connect_shards):
 
 
 def test_queues_of_all_shards_are_shown(filled, url, capsys):
-    assert main(["queues", "--broker", url, "--json"]) == 0
+    assert main(["queues", "--broker", url, "--json", "--sort", "name"]) == 0
     shown = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [(one["queue"], one["ready"]) for one in shown if one["queue"] in QUEUES] == [(QUEUES[n], n + 1) for n in range(3)]
 

@@ -3,17 +3,45 @@
 from __future__ import annotations
 
 import html
+import logging
 import re
 
 import pytest
 
 from celery_redis_plus.broker.dead_letters.unroutable import UNDELIVERED
+from celery_redis_plus.broker.queues import audit
 from tests.support.dead_letters import dead_letters_of
 from tests.support.inbox import Inbox, declare, publish
+from tests.support.waiting import wait_until
 
 
 def notice(answer):
     return html.unescape(re.search(r'<p class="notice"[^>]*>(.*?)</p>', answer.text)[1]).strip()
+
+
+def test_each_action_is_in_the_audit_log_with_its_address(page, channel, dead, caplog):
+    first, *_ = dead("q", "one", "two", "three", headers={"task": "shop.pay"})
+    caplog.set_level(logging.INFO, audit.__name__)
+    page.post("/queue/pause", {"reason": "tests", "for": ""}, name="q")
+    page.post("/queue/resume", name="q")
+    page.post("/dead-letters/delete", {"tag": [first]}, queue="q")
+    page.post("/dead-letters/replay-many", {"task": "shop.*"}, queue="q")
+    wait_until(lambda: not page.bulk.of("/dead-letters", "q").is_running)
+    page.post("/queue/cancel", {"task": "shop.*"}, name="q")
+    wait_until(lambda: not page.bulk.of("/queue", "q").is_running)
+    found = list(page.admin().audit.entries())
+    assert [(one.action, one.queue, one.count, one.outcome) for one in reversed(found)] == [
+        ("pause", "q", 1, "done"),
+        ("resume", "q", 1, "done"),
+        ("delete dead letters", "q", 1, "done"),
+        ("replay", "q", 2, "done"),
+        ("cancel", "q", 2, "done"),
+    ]
+    assert {(one.actor, one.via, one.origin) for one in found} == {("web", "web", "an unknown address")}
+    assert found[0].details == {"task": "shop.*"}
+    lines = [record.getMessage() for record in caplog.records if record.name == audit.__name__]
+    assert lines[0] == "audit: pause in queue 'q': 1 changed, reason tests, by web (web, an unknown address)"
+    assert len(lines) == 5
 
 
 def test_ticked_dead_letters_are_replayed(page, channel, dead):

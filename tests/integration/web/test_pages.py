@@ -148,6 +148,31 @@ def test_dead_letters_are_shown_with_their_reason(page, channel, dead):
     assert [(row[0], row[2]) for row in found] == [("shop.refund", "rejected")] * 2
 
 
+def test_the_page_of_a_queue_shows_its_arguments_limits_and_bindings(page, channel):
+    arguments = {"x-max-length": 1, "x-overflow": "reject-publish"}
+    kombu.Queue("q", kombu.Exchange("shop", "topic"), "pay.*", durable=True, queue_arguments=arguments)(channel).declare()
+    publish(channel, "q", "x")
+    declare(channel, "w1@pod.celery.pidbox")
+    text = html.unescape(page.get("/queue", name="q").text)
+    assert "<dt>x-overflow</dt><dd>reject-publish</dd>" in text
+    assert "<dd>1 of 1 in use</dd>" in text
+    assert ["shop", "pay.*"] in [row[:2] for row in rows(page.get("/queue", name="q"))]
+    assert [row[0].split() for row in rows(page.get("/"))] == [["q", "full"]]
+    assert {row[0].split()[0] for row in rows(page.get("/", internal="1"))} == {"q", "w1@pod.celery.pidbox"}
+
+
+def test_the_page_of_a_message_says_why_it_waits(page, channel, broker_url):
+    declare(channel, "q")
+    publish(channel, "q", "first", "second")
+    with BrokerAdmin(broker_url) as admin:
+        admin.pause("q", "the database moves")
+    *_, last = re.findall(r'href="(/message[^"]+)"', page.get("/queue", name="q").text)
+    text = html.unescape(page.get(html.unescape(last)).text)
+    for cause in ("queue 'q' is paused by ", ": the database moves", "has no live consumer", "1 messages are before it: 0 of a"):
+        assert cause in text
+    assert "Its turn: not before its queue has a consumer" in text
+
+
 def test_consumers_and_subscribers_are_shown(page, connect):
     Inbox(connect().channel(), "work")
     exchange = kombu.Exchange("news", type="fanout")

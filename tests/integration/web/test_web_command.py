@@ -12,7 +12,7 @@ import sys
 import threading
 from contextlib import ExitStack, contextmanager
 from http.client import HTTPConnection
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
 from urllib.request import HTTPCookieProcessor, build_opener
 
 import uvicorn
@@ -62,6 +62,33 @@ def test_a_token_of_the_user_is_not_printed(broker_url):
         assert re.search(r"http://127\.0\.0\.1:\d+/login, and log in with your token", line)
         process.send_signal(signal.SIGINT)
         assert "a-configured-secret" not in line + process.stderr.read()
+
+
+def test_actions_and_failed_logins_are_lines_on_stderr_without_the_token(broker_url, channel):
+    declare(channel, "ledger")
+    token = "a-configured-secret-0123456789"
+    with served(broker_url, token) as (process, line):
+        address = re.search(r"127\.0\.0\.1:\d+", line)[0]
+
+        def ask(method, path, body=None, **headers):
+            connection = HTTPConnection(address, timeout=30)
+            connection.request(method, path, body, {name.replace("_", "-"): value for name, value in headers.items()})
+            answer = connection.getresponse()
+            found = answer.status, answer.headers, answer.read().decode()
+            connection.close()
+            return found
+
+        assert ask("GET", "/login?token=guessed-wrong")[0] == 401
+        cookie = ask("GET", f"/login?token={token}")[1]["Set-Cookie"].partition(";")[0]
+        form_token = re.search(r'form_token" value="([^"]+)', ask("GET", "/", Cookie=cookie)[2])[1]
+        form = urlencode({"form_token": form_token, "reason": "tests", "for": ""})
+        assert ask("POST", "/queue/pause?name=ledger", form, Cookie=cookie, Origin=f"http://{address}")[0] == 303
+        process.send_signal(signal.SIGINT)
+        said = process.stderr.read()
+    assert "WARNING a login with a wrong token, from 127.0.0.1\n" in said
+    assert "INFO audit: pause in queue 'ledger': 1 changed, reason tests, by web (web, 127.0.0.1)\n" in said
+    assert "guessed" not in said
+    assert token not in said
 
 
 def few_files():

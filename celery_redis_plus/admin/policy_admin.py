@@ -1,0 +1,95 @@
+"""The policies of a broker for its operator, and the arguments of queues that are in force."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
+
+from redis.exceptions import ResponseError
+
+from celery_redis_plus.broker.queues.policies import PolicyList, applying
+from celery_redis_plus.errors import InvalidArgument, PreconditionFailed, QueueNotFound
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from celery_redis_plus.broker.queues.audit import Audit
+    from celery_redis_plus.broker.queues.policies import Policy
+    from celery_redis_plus.broker.queues.queues import Queues
+
+
+class PolicyAdmin:
+    """The part of `BrokerAdmin` that is about policies; that class has what is declared here."""
+
+    _policies: PolicyList
+    _queues: Queues
+    #: Who did what.
+    audit: Audit
+
+    def arguments(self, queue: str) -> dict[str, object]:
+        """Return the arguments of `queue` that are in force: those of its declaration, with what a policy replaces."""
+        known = self._queues.read(queue)
+        if known is None:
+            raise QueueNotFound(f"there is no queue {queue!r}")
+        return dict(known.arguments.arguments)
+
+    def policies(self) -> list[Policy]:
+        """Return the policies that apply now, by pattern."""
+        return self._policies.all()
+
+    def set_policy(
+        self, pattern: str, arguments: Mapping[str, object], reason: str, *, priority: int = 0, for_s: float | None = None
+    ) -> dict[str, str | None]:
+        """Steer the lasting queues whose names match `pattern`, those that are declared later as well.
+
+        Args:
+            pattern: a queue's name, or a pattern with `*`, `?` and `[...]`.
+            arguments: of a declaration, such as `{"x-rate-limit": "50/m"}`, that only steer; None takes one away.
+            reason: why, for others.
+            priority: of several policies that match a queue the one with the highest applies.
+            for_s: after so many seconds the policy ends by itself; None: when it is removed.
+
+        Returns:
+            The queues that match now, and for each why the policy is not in force there, or None where it is.
+
+        Raises:
+            InvalidArgument: naming the argument or value, and what is allowed.
+        """
+        policy = self._policies.put(pattern, arguments, reason, priority=priority, for_s=for_s)
+        shown = " ".join(f"{name}={value}" for name, value in arguments.items())
+        with self.audit.action(
+            "set policy", in_steps=True, pattern=pattern, arguments=shown, reason=reason, for_s=for_s
+        ) as action:
+            found = self._steer(policy)
+            action.count = sum(refusal is None for refusal in found.values())
+        return found
+
+    def remove_policy(self, pattern: str) -> dict[str, str | None] | None:
+        """Remove a policy: its queues have their own arguments again, or those of another one that matches.
+
+        Returns None where there is none, else as `set_policy`.
+        """
+        if not self._policies.remove(pattern):
+            return None
+        with self.audit.action("remove policy", in_steps=True, pattern=pattern) as action:
+            found = self._steer(pattern)
+            action.count = sum(refusal is None for refusal in found.values())
+        return found
+
+    def _steer(self, policy: Policy | str) -> dict[str, str | None]:
+        """Steer the queues that a policy names, or that one that is gone by now has named."""
+        policies = self._policies.all()
+        pattern = policy if isinstance(policy, str) else policy.pattern
+        found: dict[str, str | None] = {}
+        for queue in sorted(self._queues.lasting()):
+            if pattern != queue and not fnmatchcase(queue, pattern):
+                continue
+            by = applying(policies, queue)
+            found[queue] = (
+                f"policy {by.pattern!r} applies instead" if by and not isinstance(policy, str) and by != policy else None
+            )
+            try:
+                self._queues.steer(queue, strict=True)
+            except (InvalidArgument, PreconditionFailed, ResponseError) as error:
+                found[queue] = str(error)
+        return found

@@ -1,0 +1,43 @@
+#!lua flags=no-writes
+-- Reads at one moment what decides when a message is delivered: its place, what stands before it, and its queue's rules.
+-- KEYS  1 meta (hash)  2 queue (zset)  3 delayed (zset)  4 messages_index (zset)  5 message (prefix of a hash)  6 dlx_outbox (zset)
+--       7 dead (zset)  8 consumers (zset)  9 consumer (prefix of a hash)  10 heartbeats (zset)
+-- ARGV  1 tag  2 how many fields of the message follow, then these, then fields of the queue's record
+-- Returns { place, now (ms), its score there, how many stand before it there, how many of these have a higher priority, ready, delayed,
+-- unacked, live consumers, live processes, then those fields }, numbers as text, '' for what there is not; place: 'ready', 'delayed',
+-- 'claimed', 'forwarded', 'dead', or '' where it is gone. Of a queue whose messages age, no priority is higher than another.
+-- Bound: a fixed number of commands, and two looks at each of the queue's consumers.
+-- @include now
+-- @include message
+-- @include living
+-- @include ageing
+-- A process whose heartbeat is overdue by more may be dead.
+local ALIVE_MS = 60000
+local tag, fields = ARGV[1], tonumber(ARGV[2])
+local now = now_ms()
+local place, score, key = '', false, nil
+for i, name in ipairs({ 'ready', 'delayed', 'claimed', '', 'forwarded', 'dead' }) do
+  if not score and i ~= 4 then
+    key = KEYS[1 + i]
+    score = redis.call('ZSCORE', key, tag)
+    if score then place = name end
+  end
+end
+local before, higher = '', ''
+if score then
+  before = text(redis.call('ZRANK', key, tag))
+  if place == 'ready' and redis.call('HEXISTS', KEYS[1], 'ageing') == 0 then
+    higher = text(redis.call('ZCOUNT', key, '-inf', '(' .. text(rank_of(tonumber(score)) * PRIORITY_BAND)))
+  end
+end
+local reply = {
+  place, text(now), score or '', before, higher, text(redis.call('ZCARD', KEYS[2])), text(redis.call('ZCARD', KEYS[3])),
+  text(redis.call('ZCARD', KEYS[4])), text(#living(KEYS[8], KEYS[9], KEYS[10])),
+  text(redis.call('ZCOUNT', KEYS[10], text(now - ALIVE_MS), '+inf')),
+}
+local function add(found, count)
+  for i = 1, count do reply[#reply + 1] = found[i] or '' end
+end
+add(fields_of(KEYS[5] .. tag, unpack(ARGV, 3, 2 + fields)), fields)
+add(redis.call('HMGET', KEYS[1], unpack(ARGV, 3 + fields)), #ARGV - 2 - fields)
+return reply
