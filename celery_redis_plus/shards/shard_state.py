@@ -19,14 +19,24 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from redis.exceptions import RedisError
 
+from celery_redis_plus.broker.exchanges.declared_topology import DeclaredTopology
 from celery_redis_plus.connection import forks
+from celery_redis_plus.connection.command_connection import CommandConnection
 from celery_redis_plus.connection.connector import Connector
 from celery_redis_plus.connection.forks import lock_of
 from celery_redis_plus.connection.shard_layout import shard_prefixes
 from celery_redis_plus.error_translation import translate
-from celery_redis_plus.errors import CeleryRedisPlusError, CommandUnavailable, NoPermission, ShardUnreachable
+from celery_redis_plus.errors import (
+    CeleryRedisPlusError,
+    CommandUnavailable,
+    NoPermission,
+    OptionError,
+    ServerUnreachable,
+    ShardUnreachable,
+)
 from celery_redis_plus.keys import Keys
 from celery_redis_plus.shards.refusals import REFUSALS, REFUSES_WRITES
+from celery_redis_plus.transport.amqp_errors import CONNECTION_ERRORS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -59,15 +69,19 @@ class Wakes(Protocol):
 class ShardState:
     """One shard, as this process knows it. Thread-safe."""
 
-    def __init__(self, number: int, address: Address, options: Options) -> None:
+    def __init__(self, number: int, address: Address, options: Options, first: ShardState | None) -> None:
         """Know nothing of the shard yet.
 
         Args:
             number: the shard's.
             address: where the broker is.
             options: those of the shard, with its prefix.
+            first: the first shard, None for that one itself.
         """
         self.number, self.address, self.options = number, address, options
+        self._first = first
+        #: Of the first shard: this process has seen that the broker has as many shards as its options say.
+        self.number_seen = False
         #: Its maintenance in this process; None before there is any.
         self.service: MaintenanceService | None = None
         self._lock = lock_of(self)
@@ -94,6 +108,41 @@ class ShardState:
     def unreachable(self, error: Exception | None = None) -> ShardUnreachable:
         """Return the error of a shard that is down, or of which `error` came."""
         return ShardUnreachable(f"{self} is unreachable: {error or self._error}")
+
+    def see_number(self, topology: DeclaredTopology, commands: CommandConnection, keys: Keys) -> None:
+        """See that the shard has the mark of a broker with this number of shards; one without a mark gets it.
+
+        Raises:
+            OptionError: processes with another number of shards use it.
+            ServerUnreachable: it has no mark, and the first shard, which tells the number, cannot be asked.
+            redis.exceptions.RedisError: as `CommandConnection.call`.
+        """
+        if topology.unchecked and commands.command("GET", keys.database_id) is None:
+            self._ask_first()
+        topology.check_flush(commands, keys)
+        (self._first or self).number_seen = True
+
+    def _ask_first(self) -> None:
+        """See that the first shard tells this number of shards. Raises as `see_number`.
+
+        With another number the other shards have other prefixes, which are empty: so an empty one tells nothing.
+        """
+        first = self._first
+        if first is None or first.number_seen:
+            return
+        try:
+            first.check()
+            commands = CommandConnection(Connector(first.address, first.options), "shards", timeout=first.options.socket_timeout)
+            try:
+                keys = Keys(commands.connector.options.global_keyprefix)
+                first.see_number(DeclaredTopology(first.options.shards), commands, keys)
+            finally:
+                commands.close()
+        except CONNECTION_ERRORS as error:
+            first.note_lost(error)
+            raise ServerUnreachable(
+                "no process has used it yet, and the first shard, which tells how many there are, cannot be asked"
+            ) from error
 
     def check(self, wait_s: float = 0.0) -> None:
         """Raise ShardUnreachable where it is down, and does not come back within `wait_s` seconds."""
@@ -165,10 +214,16 @@ class ShardState:
     def _try(self, connector: Connector) -> None:
         """Connect, and write: a server that refuses writes lets everybody in. Raises what says that it is lost."""
         connection = connector.open("shards", timeout=self.options.socket_timeout)
+        keys = Keys(connector.options.global_keyprefix)
         try:
             # Changes nothing: there is no such key.
-            connection.send_command("PEXPIRE", Keys(connector.options.global_keyprefix).client_wakeup("shards"), 1)
+            connection.send_command("PEXPIRE", keys.client_wakeup("shards"), 1)
             connection.read_response()
+            connection.send_command("GET", keys.database_id)
+            # Who connects hears of another number.
+            with suppress(OptionError):
+                if connection.read_response() is None:
+                    self._ask_first()
         except (RedisError, OSError) as exc:
             error = translate(exc, connector.address)
             if not isinstance(error, (NoPermission, CommandUnavailable)):
@@ -190,9 +245,10 @@ class ShardStates:
     def __init__(self, address: Address, options: Options) -> None:
         """Know nothing of the shards of the broker at `address` yet."""
         prefixes = shard_prefixes(options.global_keyprefix, options.shards)
-        self.all = [
-            ShardState(number, address, replace(options, global_keyprefix=prefix)) for number, prefix in enumerate(prefixes)
-        ]
+        self.all: list[ShardState] = []
+        for number, prefix in enumerate(prefixes):
+            first = self.all[0] if self.all else None
+            self.all.append(ShardState(number, address, replace(options, global_keyprefix=prefix), first))
 
     def __len__(self) -> int:
         return len(self.all)

@@ -52,7 +52,13 @@ class ShardTransport(Transport):
     def establish_connection(self) -> Transport:
         """Connect, as `Transport.establish_connection`. What breaks is not opened again: the shard is lost until it answers."""
         super().establish_connection()
-        self.session.connector.before_open = self._check_opening
+        session = self.session
+        try:
+            self._state.see_number(session.shared.topology, session.commands, session.keys)
+        except BaseException:
+            self.abandon()
+            raise
+        session.connector.before_open = self._check_opening
         return self
 
     def _check_opening(self, purpose: str) -> None:
