@@ -12,6 +12,7 @@ from kombu.exceptions import OperationalError
 from celery_redis_plus.connection.cluster_address import one_slot_prefix, slot_of
 from celery_redis_plus.connection.shard_layout import shard_prefixes
 from celery_redis_plus.errors import NoPermission, ServerOutOfMemory, ShardUnreachable
+from celery_redis_plus.shards import shard_state
 from tests.integration.sentinel.app import BROKER_VARIABLE, JOURNAL_VARIABLE, OPTIONS_VARIABLE, make_app
 from tests.integration.sentinel.load import Ran
 from tests.integration.shards.conftest import SHARDS, named
@@ -190,3 +191,25 @@ def test_a_worker_starts_while_a_shard_is_down(cluster, server, start_worker):
         app.send_task("sentinel.note", (2,), queue=QUEUES[0])
         wait_until(lambda: len(Ran(journal).times()) == 2, 15, worker.tail)
     app.close()
+
+
+def test_a_node_that_hangs_delays_one_connection_once(cluster):
+    with connect(cluster) as connection:
+        declare(connection.channel(), *QUEUES)
+    hangs, took_s = cluster.nodes[0], []
+    others = [shard for shard in range(SHARDS) if node_of(cluster, shard) is not hangs]
+    hangs.freeze()
+    try:
+        shard_state.forget()
+        for _ in range(2):
+            for shard in others:
+                started = time.monotonic()
+                with connect(cluster) as new:
+                    new.connect()
+                    new.transport.open(shard)
+                took_s.append(time.monotonic() - started)
+    finally:
+        hangs.thaw()
+    # All know the same: the first one of the address gets a second for its answer, and is asked last from then on.
+    assert took_s[0] < 2
+    assert max(took_s[1:]) < 0.5
