@@ -146,7 +146,11 @@ class PartedChannel(virtual.Channel):  # type: ignore[misc]
     def _first_live(self, name: str) -> PartChannel:
         for part in self.live(name):
             return part
-        raise self._transport.shard_state(shard_of(name, len(self.numbers))).unreachable()
+        raise self.unreachable(name)
+
+    def unreachable(self, name: str) -> ShardUnreachable:
+        """Return the error of the own shard of a queue or exchange."""
+        return self._transport.shard_state(shard_of(name, len(self.numbers))).unreachable()
 
     @property
     def options(self) -> Options:
@@ -255,7 +259,7 @@ class PartedChannel(virtual.Channel):  # type: ignore[misc]
                 refusal = refusal or error
         if refusal is not None:
             raise refusal
-        raise self._transport.shard_state(shard_of(name, len(self.numbers))).unreachable()
+        raise self.unreachable(name)
 
     def on(self, queue: str, call: Callable[[PartChannel], T]) -> T:
         """Return what `call` returns of the channel to the shard of a queue. Raises as `over`."""

@@ -15,6 +15,7 @@ from celery_redis_plus.broker.dead_letters.unroutable import UNDELIVERED
 from celery_redis_plus.broker.publishing.attempt import PublishAttempt
 from celery_redis_plus.broker.publishing.tracking_request import TRACK
 from celery_redis_plus.errors import NotSupported, PublishRefused, ShardUnreachable
+from celery_redis_plus.shards.parts import RECONNECT_S
 from celery_redis_plus.shards.refusals import REFUSALS
 from celery_redis_plus.transport.arguments import PASSED_ON, check_properties
 from celery_redis_plus.transport.framework_hooks import ignores_unroutable
@@ -47,12 +48,20 @@ class ShardsPublisher:
         return record is not None and record.type == "fanout"
 
     def _record(self, exchange: str) -> ExchangeRecord | None:
-        """Return the record of an exchange, of the first shard that has one: its own, or one on which a queue is bound to it."""
+        """Return the record of an exchange, of the first shard that has one: its own, or one on which a queue is bound to it.
+
+        Raises ShardUnreachable where no shard can be asked.
+        """
+        is_asked, record = False, None
         for part in self._live(exchange):
-            record: ExchangeRecord | None = part.session.bindings.known(exchange)
+            with suppress(ShardUnreachable):
+                record = self._channel.over(part.number, partial(_record_of, exchange=exchange), RECONNECT_S)
+                is_asked = True
             if record is not None:
-                return record
-        return None
+                break
+        if not is_asked:
+            raise self._channel.unreachable(exchange)
+        return record
 
     def _live(self, first: str) -> Iterator[PartChannel]:
         return self._channel.live(first)
@@ -159,12 +168,14 @@ class ShardsPublisher:
         """Ask the shards that are known to have no queue for a message whether bindings were added; `_has_moved` reads on."""
         channel, known = self._channel, dict[int, tuple[str, ...] | None]()
         for number in channel.numbers:
-            with suppress(ShardUnreachable):
+            with suppress(ShardUnreachable, *REFUSALS):
                 known[number] = channel.part(number).session.bindings.known_route(exchange, routing_key, headers)
         checks = {}
         for number in [number for number, queues in known.items() if queues == ()] if any(known.values()) else ():
-            with suppress(ShardUnreachable):
-                checks[number] = channel.part(number).session.bindings.check(exchange)
+            with suppress(ShardUnreachable, *REFUSALS):
+                check = channel.over(number, partial(_ask_for_more, exchange=exchange))
+                if check is not None:
+                    checks[number] = check
         return checks
 
     def _take_part(
@@ -224,6 +235,16 @@ class ShardsPublisher:
                     **message, "headers": dict(message["headers"]), "properties": dict(message["properties"]),
                 }  # fmt: skip
         return found or {channel.of_broadcasts(UNDELIVERED).number: message}
+
+
+def _record_of(part: PartChannel, exchange: str) -> ExchangeRecord | None:
+    return part.session.bindings.known(exchange)
+
+
+def _ask_for_more(part: PartChannel, exchange: str) -> Check | None:
+    """Ask whether bindings were added; None where a new connection knows none."""
+    bindings = part.session.bindings
+    return None if bindings.known_table(exchange) is None else bindings.check(exchange)
 
 
 def _has_moved(part: PartChannel, check: Check) -> bool:

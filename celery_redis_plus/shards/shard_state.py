@@ -86,8 +86,8 @@ class ShardState:
         self.service: MaintenanceService | None = None
         self._lock = lock_of(self)
         self._error: Exception | None = None
-        #: It was lost, and has not answered since.
-        self.is_down = False
+        #: It was lost, and has not answered since; or its server answers, and refuses.
+        self.is_down = self._refuses = False
         self._back = threading.Event()
         self._back.set()
         self._used_at = self._lost_at = 0.0
@@ -145,11 +145,14 @@ class ShardState:
             ) from error
 
     def check(self, wait_s: float = 0.0) -> None:
-        """Raise ShardUnreachable where it is down, and does not come back within `wait_s` seconds."""
+        """Raise ShardUnreachable where it is down, and does not come back within `wait_s` seconds.
+
+        Nobody waits for a server that answers, and refuses: as without shards its refusal is told at once.
+        """
         if not self.is_down:
             return
         self._used_at = time.monotonic()
-        if not self._back.wait(wait_s):
+        if not self._back.wait(0.0 if self._refuses else wait_s):
             raise self.unreachable()
 
     def note_lost(self, error: Exception) -> None:
@@ -162,7 +165,8 @@ class ShardState:
             self._back.clear()
             self.is_down = True
             pause_s = TRY_AGAIN_S if self._used_at - self._lost_at < LOST_AGAIN_S else 0.0
-            if isinstance(error.__cause__ if isinstance(error, ShardUnreachable) else error, REFUSES_WRITES):
+            self._refuses = isinstance(error.__cause__ if isinstance(error, ShardUnreachable) else error, REFUSES_WRITES)
+            if self._refuses:
                 pause_s = self._refused(error)
             self._lost_at = self._used_at
             name = f"celery-redis-plus-shard-{self.number}"
@@ -199,7 +203,7 @@ class ShardState:
             try:
                 self._try(connector)
             except (RedisError, OSError, CeleryRedisPlusError) as error:
-                self._error = error
+                self._error, self._refuses = error, isinstance(error, REFUSES_WRITES)
                 if not told:
                     told = True
                     logger.warning("%s is lost: %s; the other shards go on", self, error)

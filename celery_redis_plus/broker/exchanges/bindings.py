@@ -410,6 +410,7 @@ class Check:
         commands.command_nowait("HGET", key, BINDINGS_VERSION, done=self._answered)
 
     def _answered(self, reply: bytes | None, error: Exception | None) -> None:
-        self.moved = error is None and (reply or b"0") != b"%d" % self._known.version
-        if error is None and not self.moved:
+        # Without an answer they have to be read again.
+        self.moved = error is not None or (reply or b"0") != b"%d" % self._known.version
+        if not self.moved:
             self._known.confirmed_at = clock.now_s()

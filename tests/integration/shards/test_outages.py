@@ -41,6 +41,23 @@ def test_a_publisher_whose_connections_were_closed_notices_nothing(connect_shard
     assert [channel.queue_sizes(queue).ready for queue in QUEUES] == [3, 3, 3]
 
 
+def test_a_publisher_to_an_exchange_of_others_notices_no_closed_connection(connect_shards, redis_client):
+    exchange, channel = kombu.Exchange("orders", "topic"), connect_shards().channel()
+    kombu.Queue(QUEUES[1], exchange, "#")(channel).declare()
+    other = connect_shards().channel()
+    for close in (lambda: None, lambda: kill_all(redis_client)):
+        close()
+        # It has not declared the exchange: its record is asked for, and whether other shards have more queues for it.
+        kombu.Producer(other).publish("order", exchange="orders", routing_key="x", retry=False)
+    other.close()
+    another = connect_shards().channel()
+    for shard in range(SHARDS):
+        another.part(shard, wait_s=5)
+    kill_all(redis_client)
+    kombu.Producer(another).publish("order", exchange="orders", routing_key="x", retry=False)
+    assert channel.queue_sizes(QUEUES[1]).ready == 3
+
+
 def test_a_consumer_whose_connections_were_closed_goes_on(connect_shards, redis_client):
     connection, publisher = connect_shards(), connect_shards().channel()
     news = kombu.Exchange("news", "fanout")
