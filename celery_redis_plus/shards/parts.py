@@ -246,10 +246,10 @@ class PartedChannel(virtual.Channel):  # type: ignore[misc]
             raise error
         self._transport.shard_state(part.number).note_lost(error)
 
-    def over_first(self, name: str, call: Callable[[PartChannel], T]) -> T:
-        """Return what `call` returns over the first shard that takes it, that of `name` before the others."""
+    def over_first(self, parts: Iterator[PartChannel], name: str, call: Callable[[PartChannel], T]) -> T:
+        """Return what `call` returns over the first of some shards that takes it. Raises the error of the own one of `name`."""
         refusal: ServerOutOfMemory | None = None
-        for part in self.live(name):
+        for part in parts:
             try:
                 return self.over(part.number, call)
             except ShardUnreachable as error:

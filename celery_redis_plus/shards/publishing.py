@@ -5,9 +5,12 @@ A broadcast goes to one shard that can be reached, since its queues hear over al
 
 from __future__ import annotations
 
+import logging
+from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from celery_redis_plus.broker.arguments.names import check_exchange_name, check_routing_key
@@ -28,6 +31,9 @@ if TYPE_CHECKING:
     from celery_redis_plus.broker.exchanges.exchange_record import ExchangeRecord
     from celery_redis_plus.shards.credit import PartChannel
     from celery_redis_plus.shards.parts import PartedChannel
+
+
+logger = logging.getLogger(__name__)
 
 
 class ShardsPublisher:
@@ -125,8 +131,37 @@ class ShardsPublisher:
             take = partial(
                 _broadcast, message=message, exchange=exchange, routing_key=routing_key, attempt=attempt, mandatory=mandatory
             )
-            return self._channel.over_first(exchange, take)
+            return self._channel.over_first(self._for_broadcasts(exchange), exchange, take)
         return self._route(message, exchange, routing_key, attempt)
+
+    def _for_broadcasts(self, exchange: str) -> Iterator[PartChannel]:
+        """Yield the shards for broadcasts of a fanout exchange: its own one first, unless subscribers are missing there.
+
+        Those that began while it was down come to it when they notice that it is back, and are found on the next one. So a new
+        connection to a shard compares the two, once.
+        """
+        parts = self._channel.live(exchange)
+        in_turn = list(islice(parts, 1))
+        if in_turn and exchange not in in_turn[0].transport.complete:
+            in_turn += islice(parts, 1)
+            if len(in_turn) > 1 and self._lacks(in_turn[0], in_turn[1], exchange):
+                yield in_turn.pop()
+                yield from parts
+        yield from in_turn
+        yield from parts
+
+    def _lacks(self, part: PartChannel, other: PartChannel, exchange: str) -> bool:
+        """Return whether a fanout exchange has subscribers on another shard that it lacks on one; remember that it lacks none."""
+        try:
+            there, here = (
+                Counter(self._channel.over(one.number, partial(_subscribers, exchange=exchange))) for one in (other, part)
+            )
+        except (ShardUnreachable, *REFUSALS) as error:
+            logger.debug("%s", error)
+            return False
+        if not there - here:
+            part.transport.complete.add(exchange)
+        return bool(there - here)
 
     def _route(self, message: dict[str, Any], exchange: str, routing_key: str, attempt: PublishAttempt) -> bool:
         """Give a message to the queues of all shards; return False where none takes it.
@@ -227,7 +262,7 @@ class ShardsPublisher:
     def _copies(self, message: dict[str, Any], exchange: str, routing_key: str) -> dict[int, dict[str, Any] | None]:
         channel = self._channel
         if self.is_fanout(exchange):
-            return {channel.of_broadcasts(exchange).number: message}
+            return {next(self._for_broadcasts(exchange), channel.of_broadcasts(exchange)).number: message}
         found: dict[int, dict[str, Any] | None] = {}
         for part in channel.all_brokers():
             if part.session.bindings.refresh(exchange).route(routing_key, message["headers"]):
@@ -239,6 +274,11 @@ class ShardsPublisher:
 
 def _record_of(part: PartChannel, exchange: str) -> ExchangeRecord | None:
     return part.session.bindings.known(exchange)
+
+
+def _subscribers(part: PartChannel, exchange: str) -> list[str]:
+    session = part.session
+    return session.registry.queues(session.fanout_keys(exchange))
 
 
 def _ask_for_more(part: PartChannel, exchange: str) -> Check | None:

@@ -38,6 +38,8 @@ class ShardTransport(Transport):
         self._state = state
         #: The shard's.
         self.number = state.number
+        #: Fanout exchanges that lack no subscriber here.
+        self.complete: set[str] = set()
         super().__init__(client, **kwargs)
 
     def read_options(self) -> Options:

@@ -7,8 +7,10 @@ import time
 import kombu
 import pytest
 
+from celery_redis_plus.connection.connector import Connector
 from celery_redis_plus.errors import PreconditionFailed, ShardUnreachable
-from tests.integration.shards.conftest import SHARDS, named
+from celery_redis_plus.shards import shard_state
+from tests.integration.shards.conftest import SHARDS, named, refuse_shard
 from tests.support.inbox import Inbox, declare, publish
 from tests.support.servers import new_server
 from tests.support.waiting import wait_until
@@ -177,3 +179,22 @@ def test_a_worker_outlives_a_restart_of_the_only_server(celery_app, celery_worke
             app.send_task("c.note", ["restart", str(number)], queue=QUEUES[number % SHARDS])
         wait_until(lambda: len(set(notes.done("restart"))) == 60, 40, worker.tail)
         worker.stop()
+
+
+def test_a_subscriber_that_began_while_a_shard_was_down_hears_what_is_published_when_it_is_back(connect_shards, monkeypatch):
+    news = kombu.Exchange(named(1, "news"), "fanout")
+    news(connect_shards().channel()).declare()
+    shard_state.forget()
+    with monkeypatch.context() as down:
+        down.setattr(Connector, "open", refuse_shard(1))
+        inbox = Inbox(connect_shards().channel(), kombu.Queue(named(0, "hears"), news, exclusive=True))
+    shard_state.forget()
+    # The subscriber, which serves no loop now, has not noticed that the shard is back.
+    publisher = connect_shards().channel()
+    for number in range(2):
+        kombu.Producer(publisher).publish(number, exchange=news, retry=False)
+    assert inbox.drain(2, timeout_s=5) == [0, 1]
+    wait_until(lambda: not inbox.pump(0.05) and len(publisher.part(1).fanout_subscribers(news.name)) == 1, 10)
+    kombu.Producer(publisher).publish(2, exchange=news, retry=False)
+    assert inbox.drain(3, timeout_s=5) == [0, 1, 2]
+    assert publisher.part(1).fanout_counters(news.name)["count"] == 1
