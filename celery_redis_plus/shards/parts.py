@@ -11,7 +11,14 @@ from kombu.transport import virtual
 from celery_redis_plus.broker.arguments.queue_arguments import check_queue_name
 from celery_redis_plus.connection.forks import fork_safe_property
 from celery_redis_plus.connection.shard_layout import shard_of
-from celery_redis_plus.errors import ChannelClosed, ServerOutOfMemory, ServerUnavailable, ServerUnreachable, ShardUnreachable
+from celery_redis_plus.errors import (
+    ChannelClosed,
+    ServerOutOfMemory,
+    ServerUnavailable,
+    ServerUnreachable,
+    ShardsRaised,
+    ShardUnreachable,
+)
 from celery_redis_plus.shards.credit import PartChannel, SharedQoS
 from celery_redis_plus.shards.refusals import REFUSALS
 from celery_redis_plus.transport.amqp_errors import CONNECTION_ERRORS
@@ -70,6 +77,9 @@ class Shards(Protocol):
 
     def maintain(self) -> None:
         """Connect to all shards that can be reached."""
+
+    def raised(self) -> Exception | None:
+        """Return the error of a connection to fewer shards than there are by now; None where it is right."""
 
     def verify_connection(self, connection: Any) -> bool:
         """Return whether the connection is usable."""
@@ -233,9 +243,15 @@ class PartedChannel(virtual.Channel):  # type: ignore[misc]
             return call(part)
         except ShardUnreachable:
             raise
+        except ShardsRaised as error:
+            raise self.raised(error) from error
         except CONNECTION_ERRORS as error:
             self.note_lost(part, error)
             raise self._transport.shard_state(number).unreachable(error) from error
+
+    def raised(self, error: ShardsRaised) -> Exception:
+        """Return what a publisher hears whose connection leads to fewer shards than there are: a connection error."""
+        return self._transport.raised() or error
 
     def note_lost(self, part: PartChannel, error: Exception) -> None:
         """Note that a shard is lost, or refuses all writes. Raises `error` where it is neither."""

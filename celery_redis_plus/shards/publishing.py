@@ -6,6 +6,7 @@ A broadcast goes to one shard that can be reached, since its queues hear over al
 from __future__ import annotations
 
 import logging
+import time
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
@@ -35,6 +36,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+#: Seconds between two looks whether the number of shards was raised.
+LOOK_S = 1.0
+
 
 class ShardsPublisher:
     """Publishes to exchanges over all shards."""
@@ -42,6 +46,7 @@ class ShardsPublisher:
     def __init__(self, channel: PartedChannel) -> None:
         """Publish over the parts of `channel`."""
         self._channel = channel
+        self._look_at = 0.0
 
     # -- exchanges --------------------------------------------------------------------------------------------------------
 
@@ -92,6 +97,7 @@ class ShardsPublisher:
         if immediate:
             raise NotSupported("NOT_IMPLEMENTED - immediate=True is not supported, as in RabbitMQ; allowed is mandatory=True")
         exchange, routing_key = check_exchange_name(exchange), check_routing_key(routing_key or "")
+        self._look_at_number(exchange)
         properties = message["properties"]
         if TRACK in properties:
             return self._publish_tracked(message, exchange, routing_key, mandatory=mandatory)
@@ -108,6 +114,15 @@ class ShardsPublisher:
             properties[ATTEMPT] = attempt
             raise
         return attempt.duplicate_of
+
+    def _look_at_number(self, exchange: str) -> None:
+        """See once a second whether there are more shards by now, where queues may be bound: then kombu connects again."""
+        if time.monotonic() < self._look_at:
+            return
+        self._look_at = time.monotonic() + LOOK_S
+        for part in islice(self._channel.live(exchange), 1):
+            with suppress(ShardUnreachable):
+                self._channel.over(part.number, _see_number)
 
     def _send(
         self, message: dict[str, Any], exchange: str, routing_key: str, attempt: PublishAttempt, *, mandatory: bool
@@ -270,6 +285,11 @@ class ShardsPublisher:
                     **message, "headers": dict(message["headers"]), "properties": dict(message["properties"]),
                 }  # fmt: skip
         return found or {channel.of_broadcasts(UNDELIVERED).number: message}
+
+
+def _see_number(part: PartChannel) -> None:
+    session = part.session
+    session.shared.topology.check_flush(session.commands, session.keys)
 
 
 def _record_of(part: PartChannel, exchange: str) -> ExchangeRecord | None:

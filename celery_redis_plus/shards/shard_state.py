@@ -82,6 +82,8 @@ class ShardState:
         self._first = first
         #: Of the first shard: this process has seen that the broker has as many shards as its options say.
         self.number_seen = False
+        #: Of the first shard: how many shards there are by now, where that is another number; 0 where not.
+        self.raised_to = 0
         #: Its maintenance in this process; None before there is any.
         self.service: MaintenanceService | None = None
         self._lock = lock_of(self)
@@ -121,6 +123,17 @@ class ShardState:
             self._ask_first()
         topology.check_flush(commands, keys)
         (self._first or self).number_seen = True
+
+    def note_raised(self, shards: int) -> None:
+        """Note that the broker has more shards by now: connections to the old ones are left."""
+        first = self._first or self
+        if first.raised_to != shards:
+            first.raised_to = shards
+            logger.warning(
+                "%s was raised to %d: connections are opened again with that number. Set the option to it",
+                f"transport option shards={self.options.shards}", shards,
+            )  # fmt: skip
+        self._wake()
 
     def _ask_first(self) -> None:
         """See that the first shard tells this number of shards. Raises as `see_number`.
@@ -238,6 +251,9 @@ class ShardState:
     def _note_back(self) -> None:
         self.is_down, self._back_at = False, time.monotonic()
         self._back.set()
+        self._wake()
+
+    def _wake(self) -> None:
         for waker in list(self._wakers):
             with suppress(OSError):
                 waker.wake()
@@ -259,6 +275,11 @@ class ShardStates:
 
     def __getitem__(self, number: int) -> ShardState:
         return self.all[number]
+
+    @property
+    def raised_to(self) -> int:
+        """How many shards there are by now, where that is another number; 0 where not."""
+        return self.all[0].raised_to
 
     def consumes(self) -> bool:
         """Return whether this process consumes in any shard: then it does the maintenance of all.

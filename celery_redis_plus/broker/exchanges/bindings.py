@@ -323,6 +323,8 @@ class Bindings:
             self._flushes[exchange] = flushes
             if restored:
                 version, bindings = self._read(exchange)
+        # Behind them: a queue that has gone to another shard was unbound when the number of shards was another already.
+        self.check_flush()
         table = RoutingTable("direct" if record is None else record.routing_type, bindings)
         self._tables[exchange] = _Cached(version, table, clock.now_s())
         return table
