@@ -233,6 +233,18 @@ class OptionError(InvalidArgument):
     """
 
 
+class ShardsRaised(OptionError, redis_errors.ResponseError):
+    """The number of shards of this broker was raised (`celery-redis-plus shards raise`) above the process's transport option
+    `shards`. Nothing was stored. A process with several shards connects again with the new number by itself; set the option
+    `shards` to it, which the message names.
+    """
+
+    def __init__(self, text: str, shards: int = 0) -> None:
+        """Say so; `shards` is the number that the broker has now."""
+        super().__init__(text)
+        self.shards = shards
+
+
 class InvalidAddress(InvalidArgument):
     """The broker URL, or a part of it such as the port, the database number or a TLS option, cannot be used.
     Correct `broker_url` (special characters in user names and passwords must be percent-encoded).

@@ -224,8 +224,23 @@ OF_A_QUEUE = (
     KeyDescription(
         _Q.moved_in,
         "zset",
-        "With `shards`: moves of dead messages from queues of other shards -> when each was finished, ms since the epoch.",
+        "With `shards`: moves of messages from other shards -> when each was finished, ms since the epoch.",
         "Ten minutes after the last one.",
+    ),
+    KeyDescription(
+        _Q.leaving_shard,
+        "hash",
+        "Messages that `shards raise` has taken from the queue, and not yet stored in its new shard -> the set that each was in, "
+        "and its score there.",
+        "As long as it has members: until the command has ended, or is run again.",
+        plain_writers="`shards raise`",
+    ),
+    KeyDescription(
+        _Q.leaving_message + b"TAG",
+        "hash",
+        "Such a message, with the fields of `message:{Q}:TAG`.",
+        "As its place in `leaving_shard:{Q}`.",
+        plain_writers="`shards raise`",
     ),
     KeyDescription(
         _Q.events,

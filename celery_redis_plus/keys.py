@@ -132,6 +132,10 @@ class QueueKeys:
         self.leaving = key("leaving")
         #: Ids of moves of dead messages from queues of other shards -> when each was finished (ms), infinity before.
         self.moved_in = key("moved_in")
+        #: Messages on their way to another shard -> the set that each was in, and its score there.
+        self.leaving_shard = key("leaving_shard")
+        #: A prefix: the hash of such a message is this and its tag.
+        self.leaving_message = key("leaving_message", ":")
 
         #: What `declare` takes.
         self.declare = (

@@ -243,6 +243,14 @@ OPERATIONS = {
             f"{NO_QUEUE}, `LATE`; a full server refuses the first step",
         ),
         Operation(
+            "change the shard",
+            "Move a queue whose shard is another one since their number was raised, each message with its place.",
+            ("shards/queue_move.py:QueueMove.page",),
+            ("leave_shard", "enter_shard"),
+            "ready, delayed, dead → the same in another shard",
+            f"{NO_QUEUE}, `LATE`; a full server refuses the second step",
+        ),
+        Operation(
             "keep and end transient queues",
             "Extend a transient queue in use; list and bury those that are not; end their event logs.",
             (

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from celery_redis_plus.broker.queues.policies import Policy
     from celery_redis_plus.migration.conversion import Priorities
     from celery_redis_plus.migration.migration import Migration
+    from celery_redis_plus.shards.raising import ShardsRaise
 
 logger = logging.getLogger(__name__)
 
@@ -95,6 +96,22 @@ def admin_of_app(app: Any, *, shard: int | None = None) -> BrokerAdmin:
         ]
         return _admin_of(shards, [place for place, _ in found], stack.pop_all().close)
     raise AssertionError
+
+
+def raise_of_url(url: str, shards: int, options: Mapping[str, Any] | None = None, *, prefix: str = "") -> ShardsRaise:
+    """Return the raise to `shards` shards of the broker at `url`. Raises as `ShardsRaise`, and as `broker_at`."""
+    from celery_redis_plus.shards.raising import ShardsRaise
+
+    address, places = brokers_at(url, options, prefix=prefix)
+    return ShardsRaise(address, replace(places[0].options, global_keyprefix=places[0].app_prefix), shards)
+
+
+def raise_of_app(app: Any, shards: int) -> ShardsRaise:
+    """Return the same for the broker of an app. Raises OptionError where it is none of ours."""
+    from celery_redis_plus.integration.app_broker import settings_of
+    from celery_redis_plus.shards.raising import ShardsRaise
+
+    return ShardsRaise(*settings_of(app), shards)
 
 
 def _admin_of(

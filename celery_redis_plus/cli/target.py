@@ -14,6 +14,7 @@ import click
 if TYPE_CHECKING:
     from celery_redis_plus.admin.broker_admin import BrokerAdmin
     from celery_redis_plus.event_log.stream import EventLog
+    from celery_redis_plus.shards.raising import ShardsRaise
 
 #: Where the URL is taken from when neither it nor an app is given; Celery's own name for it.
 URL_VARIABLE = "CELERY_BROKER_URL"
@@ -41,6 +42,14 @@ class Target:
         if self.app is None:
             return admin_of_url(self.url, prefix=self.prefix, shard=self.shard)
         return admin_of_app(self.app, shard=self.shard)
+
+    def shards_raise(self, number: int) -> ShardsRaise:
+        """Return the raise of the number of its shards, a context manager. Raises as `ShardsRaise`, and as `BrokerAdmin`."""
+        from celery_redis_plus.admin.shard_admin import raise_of_app, raise_of_url
+
+        if self.app is None:
+            return raise_of_url(self.url, number, prefix=self.prefix)
+        return raise_of_app(self.app, number)
 
     def display(self) -> str:
         """Return what the broker is called, without its password. Raises as `BrokerAdmin` does."""

@@ -24,6 +24,9 @@ logger = logging.getLogger(__name__)
 
 Hosts = tuple[tuple[str, int], ...]
 
+#: Seconds that a node may take for each answer, where others can be asked: all know the same.
+ANSWER_S = 1.0
+
 
 class ClusterQuestion:
     """Asks the nodes of a cluster for the owner of the broker's slot."""
@@ -31,13 +34,13 @@ class ClusterQuestion:
     purpose = "cluster"
     asked = "node"
     remedy = "check the nodes in broker_url, and that the cluster is whole (CLUSTER INFO) and no migration of this slot hangs"
-    timeout_s: float | None = None
     moves = True
 
     def __init__(self, cluster: Cluster) -> None:
         """Ask the nodes of `cluster`, and those that they name."""
         self._cluster = cluster
         self.hosts = cluster.hosts
+        self.timeout_s: float | None = ANSWER_S if len(cluster.hosts) > 1 else None
         self.wanted = f"owner of slot {cluster.slot}"
 
     def address(self, of: Address, host: str, port: int) -> Address:

@@ -56,13 +56,13 @@ class MasterFinder:
         Raises:
             InvalidAddress: none of them can be asked: a TLS file is missing.
         """
-        hosts = self._hosts
-        first = self._first
-        for place in range(first, first + len(hosts)):
-            host, port = hosts[place % len(hosts)]
+        hosts, first = self._hosts, self._first
+        in_turn = (*hosts[first:], *hosts[:first])
+        for host, port in sorted(in_turn, key=self._looks.is_slow):
             answer: Master | Exception
             try:
-                found = self.inquiry.ask(self.question, host, port)
+                with self._looks.timed((host, port)):
+                    found = self.inquiry.ask(self.question, host, port)
             except InvalidAddress:
                 raise
             except (NoAnswer, CeleryRedisPlusError, RedisError, OSError) as error:
@@ -70,7 +70,7 @@ class MasterFinder:
             else:
                 answer = found
                 if not self.is_outdated(found):
-                    self._first = place % len(hosts)
+                    self._first = hosts.index((host, port))
             yield server_text(host, port), answer
 
     def is_outdated(self, answer: Master) -> bool:

@@ -9,6 +9,8 @@ import logging
 import threading
 import time
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
 from redis.exceptions import RedisError
@@ -48,7 +50,7 @@ class MasterLooks:
         self._finders: weakref.WeakSet[Learns] = weakref.WeakSet()
         #: The place of the one that is asked by the next look: each look asks another one.
         self._next = 0
-        #: Those whose last answer to a look came late, or not at all.
+        #: Those whose last answer came late, or not at all: a machine without power refuses nothing.
         self._slow: set[tuple[str, int]] = set()
         self._look_at = 0.0
         self._looker: threading.Thread | None = None
@@ -67,6 +69,22 @@ class MasterLooks:
         """Note that the only finder has just heard who the master is."""
         if len(self._finders) == 1:
             self._look_at = time.monotonic() + LOOK_S
+
+    def is_slow(self, place: tuple[str, int]) -> bool:
+        """Return whether the last answer of the server at `place` came late, or not at all."""
+        return place in self._slow
+
+    @contextmanager
+    def timed(self, place: tuple[str, int]) -> Iterator[None]:
+        """Note how long the server at `place` takes to answer: all finders ask slow ones last."""
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            if time.monotonic() - began > LOOK_WAIT_S:
+                self._slow.add(place)
+            else:
+                self._slow.discard(place)
 
     def look(self, question: Question, hosts: Hosts) -> None:
         """Have one of the `hosts` asked, if a second has passed since the last time.
@@ -93,19 +111,16 @@ class MasterLooks:
             self._lock.release()
         if place not in self._slow:
             looker.join(LOOK_WAIT_S)
+            if looker.is_alive():
+                self._slow.add(place)
 
     def _look(self, question: Question, place: tuple[str, int]) -> None:
-        began = time.monotonic()
         try:
-            fetched = self.inquiry.fetch_again(question, *place)
+            with self.timed(place):
+                fetched = self.inquiry.fetch_again(question, *place)
         except (NoAnswer, CeleryRedisPlusError, RedisError, OSError) as error:
             logger.debug("%s does not name the %s: %s", server_text(*place), question.wanted, error)
             return
-        finally:
-            if time.monotonic() - began > LOOK_WAIT_S:
-                self._slow.add(place)
-            else:
-                self._slow.discard(place)
         for finder in list(self._finders):
             finder.learn(fetched, place[0], place)
 

@@ -240,9 +240,6 @@ class PublisherSession:
             topology.check_mark(self.commands.command("GET", self.keys.database_id))
         except NoPermissionError as error:
             logger.debug("%s: GET is refused: %s", self.address.display(), error)
-        if self.options.shards > 1:
-            # The others have to find the number in each of them.
-            topology.check_flush(self.commands, self.keys)
         self._has_worked = True
         self.shared.note_connection()
 

@@ -13,7 +13,9 @@ from celery_redis_plus.transport.transport import Transport
 if TYPE_CHECKING:
     from celery import Celery
 
+    from celery_redis_plus.connection.address import Address
     from celery_redis_plus.consumer.publisher_session import PublisherSession
+    from celery_redis_plus.options import Options
 
 
 @contextmanager
@@ -68,6 +70,15 @@ def reached_shards(
             except ShardUnreachable as error:
                 found.append((place, error))
         yield found
+
+
+def settings_of(app: Celery) -> tuple[Address, Options]:
+    """Return where the broker of `app` is, and its transport options, without connecting. Raises OptionError as `connected`."""
+    with app.connection_for_write() as connection:
+        transport = connection.transport
+        if not isinstance(transport, Transport):
+            raise OptionError(f"the broker of app {app.main!r} is {connection.as_uri()}; allowed: one of celery-redis-plus")
+        return transport.read_address(), transport.read_options()
 
 
 def load_app(name: str) -> Any:

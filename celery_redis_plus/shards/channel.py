@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from kombu.utils.uuid import uuid
 
 from celery_redis_plus.broker.arguments.queue_arguments import check_queue_name
+from celery_redis_plus.errors import ShardsRaised
 from celery_redis_plus.shards.declarations import Arguments, DeclaringChannel
 from celery_redis_plus.shards.publish_batch import ShardsPublishBatch
 from celery_redis_plus.shards.publishing import ShardsPublisher
@@ -84,6 +85,8 @@ class ShardsChannel(DeclaringChannel):
         if part is not None and part.is_ready:
             try:
                 return part.basic_publish(message, "", routing_key, mandatory, **kwargs)
+            except ShardsRaised as error:
+                raise self.raised(error) from error
             except CONNECTION_ERRORS as error:
                 self.note_lost(part, error)
         number = self._transport.number_of(check_queue_name(routing_key))

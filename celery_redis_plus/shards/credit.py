@@ -212,6 +212,8 @@ class PartChannel(Channel):
         self._shared = shared
         #: The tags of the consumers that it has.
         self.started: set[str] = set()
+        #: The transport to its shard.
+        self.transport = transport
         super().__init__(transport)
 
     def QoS(self, channel: Channel) -> PartQoS:  # noqa: N802 - kombu's name

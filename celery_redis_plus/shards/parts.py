@@ -11,7 +11,14 @@ from kombu.transport import virtual
 from celery_redis_plus.broker.arguments.queue_arguments import check_queue_name
 from celery_redis_plus.connection.forks import fork_safe_property
 from celery_redis_plus.connection.shard_layout import shard_of
-from celery_redis_plus.errors import ChannelClosed, ServerOutOfMemory, ServerUnavailable, ServerUnreachable, ShardUnreachable
+from celery_redis_plus.errors import (
+    ChannelClosed,
+    ServerOutOfMemory,
+    ServerUnavailable,
+    ServerUnreachable,
+    ShardsRaised,
+    ShardUnreachable,
+)
 from celery_redis_plus.shards.credit import PartChannel, SharedQoS
 from celery_redis_plus.shards.refusals import REFUSALS
 from celery_redis_plus.transport.amqp_errors import CONNECTION_ERRORS
@@ -70,6 +77,9 @@ class Shards(Protocol):
 
     def maintain(self) -> None:
         """Connect to all shards that can be reached."""
+
+    def raised(self) -> Exception | None:
+        """Return the error of a connection to fewer shards than there are by now; None where it is right."""
 
     def verify_connection(self, connection: Any) -> bool:
         """Return whether the connection is usable."""
@@ -146,7 +156,11 @@ class PartedChannel(virtual.Channel):  # type: ignore[misc]
     def _first_live(self, name: str) -> PartChannel:
         for part in self.live(name):
             return part
-        raise self._transport.shard_state(shard_of(name, len(self.numbers))).unreachable()
+        raise self.unreachable(name)
+
+    def unreachable(self, name: str) -> ShardUnreachable:
+        """Return the error of the own shard of a queue or exchange."""
+        return self._transport.shard_state(shard_of(name, len(self.numbers))).unreachable()
 
     @property
     def options(self) -> Options:
@@ -229,9 +243,15 @@ class PartedChannel(virtual.Channel):  # type: ignore[misc]
             return call(part)
         except ShardUnreachable:
             raise
+        except ShardsRaised as error:
+            raise self.raised(error) from error
         except CONNECTION_ERRORS as error:
             self.note_lost(part, error)
             raise self._transport.shard_state(number).unreachable(error) from error
+
+    def raised(self, error: ShardsRaised) -> Exception:
+        """Return what a publisher hears whose connection leads to fewer shards than there are: a connection error."""
+        return self._transport.raised() or error
 
     def note_lost(self, part: PartChannel, error: Exception) -> None:
         """Note that a shard is lost, or refuses all writes. Raises `error` where it is neither."""
@@ -242,10 +262,10 @@ class PartedChannel(virtual.Channel):  # type: ignore[misc]
             raise error
         self._transport.shard_state(part.number).note_lost(error)
 
-    def over_first(self, name: str, call: Callable[[PartChannel], T]) -> T:
-        """Return what `call` returns over the first shard that takes it, that of `name` before the others."""
+    def over_first(self, parts: Iterator[PartChannel], name: str, call: Callable[[PartChannel], T]) -> T:
+        """Return what `call` returns over the first of some shards that takes it. Raises the error of the own one of `name`."""
         refusal: ServerOutOfMemory | None = None
-        for part in self.live(name):
+        for part in parts:
             try:
                 return self.over(part.number, call)
             except ShardUnreachable as error:
@@ -255,7 +275,7 @@ class PartedChannel(virtual.Channel):  # type: ignore[misc]
                 refusal = refusal or error
         if refusal is not None:
             raise refusal
-        raise self._transport.shard_state(shard_of(name, len(self.numbers))).unreachable()
+        raise self.unreachable(name)
 
     def on(self, queue: str, call: Callable[[PartChannel], T]) -> T:
         """Return what `call` returns of the channel to the shard of a queue. Raises as `over`."""

@@ -5,9 +5,13 @@ A broadcast goes to one shard that can be reached, since its queues hear over al
 
 from __future__ import annotations
 
+import logging
+import time
+from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from celery_redis_plus.broker.arguments.names import check_exchange_name, check_routing_key
@@ -15,6 +19,7 @@ from celery_redis_plus.broker.dead_letters.unroutable import UNDELIVERED
 from celery_redis_plus.broker.publishing.attempt import PublishAttempt
 from celery_redis_plus.broker.publishing.tracking_request import TRACK
 from celery_redis_plus.errors import NotSupported, PublishRefused, ShardUnreachable
+from celery_redis_plus.shards.parts import RECONNECT_S
 from celery_redis_plus.shards.refusals import REFUSALS
 from celery_redis_plus.transport.arguments import PASSED_ON, check_properties
 from celery_redis_plus.transport.framework_hooks import ignores_unroutable
@@ -29,12 +34,19 @@ if TYPE_CHECKING:
     from celery_redis_plus.shards.parts import PartedChannel
 
 
+logger = logging.getLogger(__name__)
+
+#: Seconds between two looks whether the number of shards was raised.
+LOOK_S = 1.0
+
+
 class ShardsPublisher:
     """Publishes to exchanges over all shards."""
 
     def __init__(self, channel: PartedChannel) -> None:
         """Publish over the parts of `channel`."""
         self._channel = channel
+        self._look_at = 0.0
 
     # -- exchanges --------------------------------------------------------------------------------------------------------
 
@@ -47,12 +59,20 @@ class ShardsPublisher:
         return record is not None and record.type == "fanout"
 
     def _record(self, exchange: str) -> ExchangeRecord | None:
-        """Return the record of an exchange, of the first shard that has one: its own, or one on which a queue is bound to it."""
+        """Return the record of an exchange, of the first shard that has one: its own, or one on which a queue is bound to it.
+
+        Raises ShardUnreachable where no shard can be asked.
+        """
+        is_asked, record = False, None
         for part in self._live(exchange):
-            record: ExchangeRecord | None = part.session.bindings.known(exchange)
+            with suppress(ShardUnreachable):
+                record = self._channel.over(part.number, partial(_record_of, exchange=exchange), RECONNECT_S)
+                is_asked = True
             if record is not None:
-                return record
-        return None
+                break
+        if not is_asked:
+            raise self._channel.unreachable(exchange)
+        return record
 
     def _live(self, first: str) -> Iterator[PartChannel]:
         return self._channel.live(first)
@@ -77,6 +97,7 @@ class ShardsPublisher:
         if immediate:
             raise NotSupported("NOT_IMPLEMENTED - immediate=True is not supported, as in RabbitMQ; allowed is mandatory=True")
         exchange, routing_key = check_exchange_name(exchange), check_routing_key(routing_key or "")
+        self._look_at_number(exchange)
         properties = message["properties"]
         if TRACK in properties:
             return self._publish_tracked(message, exchange, routing_key, mandatory=mandatory)
@@ -93,6 +114,15 @@ class ShardsPublisher:
             properties[ATTEMPT] = attempt
             raise
         return attempt.duplicate_of
+
+    def _look_at_number(self, exchange: str) -> None:
+        """See once a second whether there are more shards by now, where queues may be bound: then kombu connects again."""
+        if time.monotonic() < self._look_at:
+            return
+        self._look_at = time.monotonic() + LOOK_S
+        for part in islice(self._channel.live(exchange), 1):
+            with suppress(ShardUnreachable):
+                self._channel.over(part.number, _see_number)
 
     def _send(
         self, message: dict[str, Any], exchange: str, routing_key: str, attempt: PublishAttempt, *, mandatory: bool
@@ -116,8 +146,37 @@ class ShardsPublisher:
             take = partial(
                 _broadcast, message=message, exchange=exchange, routing_key=routing_key, attempt=attempt, mandatory=mandatory
             )
-            return self._channel.over_first(exchange, take)
+            return self._channel.over_first(self._for_broadcasts(exchange), exchange, take)
         return self._route(message, exchange, routing_key, attempt)
+
+    def _for_broadcasts(self, exchange: str) -> Iterator[PartChannel]:
+        """Yield the shards for broadcasts of a fanout exchange: its own one first, unless subscribers are missing there.
+
+        Those that began while it was down come to it when they notice that it is back, and are found on the next one. So a new
+        connection to a shard compares the two, once.
+        """
+        parts = self._channel.live(exchange)
+        in_turn = list(islice(parts, 1))
+        if in_turn and exchange not in in_turn[0].transport.complete:
+            in_turn += islice(parts, 1)
+            if len(in_turn) > 1 and self._lacks(in_turn[0], in_turn[1], exchange):
+                yield in_turn.pop()
+                yield from parts
+        yield from in_turn
+        yield from parts
+
+    def _lacks(self, part: PartChannel, other: PartChannel, exchange: str) -> bool:
+        """Return whether a fanout exchange has subscribers on another shard that it lacks on one; remember that it lacks none."""
+        try:
+            there, here = (
+                Counter(self._channel.over(one.number, partial(_subscribers, exchange=exchange))) for one in (other, part)
+            )
+        except (ShardUnreachable, *REFUSALS) as error:
+            logger.debug("%s", error)
+            return False
+        if not there - here:
+            part.transport.complete.add(exchange)
+        return bool(there - here)
 
     def _route(self, message: dict[str, Any], exchange: str, routing_key: str, attempt: PublishAttempt) -> bool:
         """Give a message to the queues of all shards; return False where none takes it.
@@ -159,12 +218,14 @@ class ShardsPublisher:
         """Ask the shards that are known to have no queue for a message whether bindings were added; `_has_moved` reads on."""
         channel, known = self._channel, dict[int, tuple[str, ...] | None]()
         for number in channel.numbers:
-            with suppress(ShardUnreachable):
+            with suppress(ShardUnreachable, *REFUSALS):
                 known[number] = channel.part(number).session.bindings.known_route(exchange, routing_key, headers)
         checks = {}
         for number in [number for number, queues in known.items() if queues == ()] if any(known.values()) else ():
-            with suppress(ShardUnreachable):
-                checks[number] = channel.part(number).session.bindings.check(exchange)
+            with suppress(ShardUnreachable, *REFUSALS):
+                check = channel.over(number, partial(_ask_for_more, exchange=exchange))
+                if check is not None:
+                    checks[number] = check
         return checks
 
     def _take_part(
@@ -216,7 +277,7 @@ class ShardsPublisher:
     def _copies(self, message: dict[str, Any], exchange: str, routing_key: str) -> dict[int, dict[str, Any] | None]:
         channel = self._channel
         if self.is_fanout(exchange):
-            return {channel.of_broadcasts(exchange).number: message}
+            return {next(self._for_broadcasts(exchange), channel.of_broadcasts(exchange)).number: message}
         found: dict[int, dict[str, Any] | None] = {}
         for part in channel.all_brokers():
             if part.session.bindings.refresh(exchange).route(routing_key, message["headers"]):
@@ -224,6 +285,26 @@ class ShardsPublisher:
                     **message, "headers": dict(message["headers"]), "properties": dict(message["properties"]),
                 }  # fmt: skip
         return found or {channel.of_broadcasts(UNDELIVERED).number: message}
+
+
+def _see_number(part: PartChannel) -> None:
+    session = part.session
+    session.shared.topology.check_flush(session.commands, session.keys)
+
+
+def _record_of(part: PartChannel, exchange: str) -> ExchangeRecord | None:
+    return part.session.bindings.known(exchange)
+
+
+def _subscribers(part: PartChannel, exchange: str) -> list[str]:
+    session = part.session
+    return session.registry.queues(session.fanout_keys(exchange))
+
+
+def _ask_for_more(part: PartChannel, exchange: str) -> Check | None:
+    """Ask whether bindings were added; None where a new connection knows none."""
+    bindings = part.session.bindings
+    return None if bindings.known_table(exchange) is None else bindings.check(exchange)
 
 
 def _has_moved(part: PartChannel, check: Check) -> bool:

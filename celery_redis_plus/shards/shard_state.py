@@ -19,14 +19,24 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from redis.exceptions import RedisError
 
+from celery_redis_plus.broker.exchanges.declared_topology import DeclaredTopology
 from celery_redis_plus.connection import forks
+from celery_redis_plus.connection.command_connection import CommandConnection
 from celery_redis_plus.connection.connector import Connector
 from celery_redis_plus.connection.forks import lock_of
 from celery_redis_plus.connection.shard_layout import shard_prefixes
 from celery_redis_plus.error_translation import translate
-from celery_redis_plus.errors import CeleryRedisPlusError, CommandUnavailable, NoPermission, ShardUnreachable
+from celery_redis_plus.errors import (
+    CeleryRedisPlusError,
+    CommandUnavailable,
+    NoPermission,
+    OptionError,
+    ServerUnreachable,
+    ShardUnreachable,
+)
 from celery_redis_plus.keys import Keys
 from celery_redis_plus.shards.refusals import REFUSALS, REFUSES_WRITES
+from celery_redis_plus.transport.amqp_errors import CONNECTION_ERRORS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -59,21 +69,27 @@ class Wakes(Protocol):
 class ShardState:
     """One shard, as this process knows it. Thread-safe."""
 
-    def __init__(self, number: int, address: Address, options: Options) -> None:
+    def __init__(self, number: int, address: Address, options: Options, first: ShardState | None) -> None:
         """Know nothing of the shard yet.
 
         Args:
             number: the shard's.
             address: where the broker is.
             options: those of the shard, with its prefix.
+            first: the first shard, None for that one itself.
         """
         self.number, self.address, self.options = number, address, options
+        self._first = first
+        #: Of the first shard: this process has seen that the broker has as many shards as its options say.
+        self.number_seen = False
+        #: Of the first shard: how many shards there are by now, where that is another number; 0 where not.
+        self.raised_to = 0
         #: Its maintenance in this process; None before there is any.
         self.service: MaintenanceService | None = None
         self._lock = lock_of(self)
         self._error: Exception | None = None
-        #: It was lost, and has not answered since.
-        self.is_down = False
+        #: It was lost, and has not answered since; or its server answers, and refuses.
+        self.is_down = self._refuses = False
         self._back = threading.Event()
         self._back.set()
         self._used_at = self._lost_at = 0.0
@@ -95,12 +111,61 @@ class ShardState:
         """Return the error of a shard that is down, or of which `error` came."""
         return ShardUnreachable(f"{self} is unreachable: {error or self._error}")
 
+    def see_number(self, topology: DeclaredTopology, commands: CommandConnection, keys: Keys) -> None:
+        """See that the shard has the mark of a broker with this number of shards; one without a mark gets it.
+
+        Raises:
+            OptionError: processes with another number of shards use it.
+            ServerUnreachable: it has no mark, and the first shard, which tells the number, cannot be asked.
+            redis.exceptions.RedisError: as `CommandConnection.call`.
+        """
+        if topology.unchecked and commands.command("GET", keys.database_id) is None:
+            self._ask_first()
+        topology.check_flush(commands, keys)
+        (self._first or self).number_seen = True
+
+    def note_raised(self, shards: int) -> None:
+        """Note that the broker has more shards by now: connections to the old ones are left."""
+        first = self._first or self
+        if first.raised_to != shards:
+            first.raised_to = shards
+            logger.warning(
+                "%s was raised to %d: connections are opened again with that number. Set the option to it",
+                f"transport option shards={self.options.shards}", shards,
+            )  # fmt: skip
+        self._wake()
+
+    def _ask_first(self) -> None:
+        """See that the first shard tells this number of shards. Raises as `see_number`.
+
+        With another number the other shards have other prefixes, which are empty: so an empty one tells nothing.
+        """
+        first = self._first
+        if first is None or first.number_seen:
+            return
+        try:
+            first.check()
+            commands = CommandConnection(Connector(first.address, first.options), "shards", timeout=first.options.socket_timeout)
+            try:
+                keys = Keys(commands.connector.options.global_keyprefix)
+                first.see_number(DeclaredTopology(first.options.shards), commands, keys)
+            finally:
+                commands.close()
+        except CONNECTION_ERRORS as error:
+            first.note_lost(error)
+            raise ServerUnreachable(
+                "no process has used it yet, and the first shard, which tells how many there are, cannot be asked"
+            ) from error
+
     def check(self, wait_s: float = 0.0) -> None:
-        """Raise ShardUnreachable where it is down, and does not come back within `wait_s` seconds."""
+        """Raise ShardUnreachable where it is down, and does not come back within `wait_s` seconds.
+
+        Nobody waits for a server that answers, and refuses: as without shards its refusal is told at once.
+        """
         if not self.is_down:
             return
         self._used_at = time.monotonic()
-        if not self._back.wait(wait_s):
+        if not self._back.wait(0.0 if self._refuses else wait_s):
             raise self.unreachable()
 
     def note_lost(self, error: Exception) -> None:
@@ -113,7 +178,8 @@ class ShardState:
             self._back.clear()
             self.is_down = True
             pause_s = TRY_AGAIN_S if self._used_at - self._lost_at < LOST_AGAIN_S else 0.0
-            if isinstance(error.__cause__ if isinstance(error, ShardUnreachable) else error, REFUSES_WRITES):
+            self._refuses = isinstance(error.__cause__ if isinstance(error, ShardUnreachable) else error, REFUSES_WRITES)
+            if self._refuses:
                 pause_s = self._refused(error)
             self._lost_at = self._used_at
             name = f"celery-redis-plus-shard-{self.number}"
@@ -150,7 +216,7 @@ class ShardState:
             try:
                 self._try(connector)
             except (RedisError, OSError, CeleryRedisPlusError) as error:
-                self._error = error
+                self._error, self._refuses = error, isinstance(error, REFUSES_WRITES)
                 if not told:
                     told = True
                     logger.warning("%s is lost: %s; the other shards go on", self, error)
@@ -165,10 +231,16 @@ class ShardState:
     def _try(self, connector: Connector) -> None:
         """Connect, and write: a server that refuses writes lets everybody in. Raises what says that it is lost."""
         connection = connector.open("shards", timeout=self.options.socket_timeout)
+        keys = Keys(connector.options.global_keyprefix)
         try:
             # Changes nothing: there is no such key.
-            connection.send_command("PEXPIRE", Keys(connector.options.global_keyprefix).client_wakeup("shards"), 1)
+            connection.send_command("PEXPIRE", keys.client_wakeup("shards"), 1)
             connection.read_response()
+            connection.send_command("GET", keys.database_id)
+            # Who connects hears of another number.
+            with suppress(OptionError):
+                if connection.read_response() is None:
+                    self._ask_first()
         except (RedisError, OSError) as exc:
             error = translate(exc, connector.address)
             if not isinstance(error, (NoPermission, CommandUnavailable)):
@@ -179,6 +251,9 @@ class ShardState:
     def _note_back(self) -> None:
         self.is_down, self._back_at = False, time.monotonic()
         self._back.set()
+        self._wake()
+
+    def _wake(self) -> None:
         for waker in list(self._wakers):
             with suppress(OSError):
                 waker.wake()
@@ -190,15 +265,21 @@ class ShardStates:
     def __init__(self, address: Address, options: Options) -> None:
         """Know nothing of the shards of the broker at `address` yet."""
         prefixes = shard_prefixes(options.global_keyprefix, options.shards)
-        self.all = [
-            ShardState(number, address, replace(options, global_keyprefix=prefix)) for number, prefix in enumerate(prefixes)
-        ]
+        self.all: list[ShardState] = []
+        for number, prefix in enumerate(prefixes):
+            first = self.all[0] if self.all else None
+            self.all.append(ShardState(number, address, replace(options, global_keyprefix=prefix), first))
 
     def __len__(self) -> int:
         return len(self.all)
 
     def __getitem__(self, number: int) -> ShardState:
         return self.all[number]
+
+    @property
+    def raised_to(self) -> int:
+        """How many shards there are by now, where that is another number; 0 where not."""
+        return self.all[0].raised_to
 
     def consumes(self) -> bool:
         """Return whether this process consumes in any shard: then it does the maintenance of all.

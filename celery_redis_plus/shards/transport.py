@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from celery_redis_plus.connection import forks
 from celery_redis_plus.connection.forks import lock_of
 from celery_redis_plus.connection.shard_layout import shard_of
-from celery_redis_plus.errors import ServerUnreachable, ShardUnreachable
+from celery_redis_plus.errors import ServerUnreachable, ShardsRaised, ShardUnreachable
 from celery_redis_plus.shards.channel import ShardsChannel
 from celery_redis_plus.shards.refusals import REFUSALS
 from celery_redis_plus.shards.shard_state import ShardState, ShardStates, states_of
@@ -38,6 +39,8 @@ class ShardTransport(Transport):
         self._state = state
         #: The shard's.
         self.number = state.number
+        #: Fanout exchanges that lack no subscriber here.
+        self.complete: set[str] = set()
         super().__init__(client, **kwargs)
 
     def read_options(self) -> Options:
@@ -52,7 +55,14 @@ class ShardTransport(Transport):
     def establish_connection(self) -> Transport:
         """Connect, as `Transport.establish_connection`. What breaks is not opened again: the shard is lost until it answers."""
         super().establish_connection()
-        self.session.connector.before_open = self._check_opening
+        session = self.session
+        session.shared.topology.on_raised = self._state.note_raised
+        try:
+            self._state.see_number(session.shared.topology, session.commands, session.keys)
+        except BaseException:
+            self.abandon()
+            raise
+        session.connector.before_open = self._check_opening
         return self
 
     def _check_opening(self, purpose: str) -> None:
@@ -170,16 +180,32 @@ class ShardsTransport(Transport):
             OptionError: a transport option is unknown, of the wrong type or out of range.
             redis.exceptions.ConnectionError: and its kin, as `errors` names them: no shard can be reached.
         """
-        options = self.read_options()
-        states = states_of(self.read_address(), options)
+        address, options = self.read_address(), self.read_options()
+        states = states_of(address, options)
         if self._connected:
             self._leave()
-        self._states: ShardStates = states
-        self._base_options = options
-        self._shards = [Shard(state, self.client, self._opened) for state in states.all]
-        self._connect_to_any()
+        while True:
+            while states.raised_to:
+                options = replace(options, shards=states.raised_to)
+                states = states_of(address, options)
+            self._states: ShardStates = states
+            self._base_options = options
+            self._shards = [Shard(state, self.client, self._opened) for state in states.all]
+            try:
+                self._connect_to_any()
+            except ShardsRaised as raised:
+                states[0].note_raised(raised.shards)
+            else:
+                break
         self._connected = True
         return self
+
+    def raised(self) -> ServerUnreachable | None:
+        """Return the error of a connection to fewer shards than there are by now; None where it is right."""
+        shards = self._states.raised_to
+        if not shards:
+            return None
+        return ServerUnreachable(f"the broker has {shards} shards instead of {len(self._shards)} now: connect again")
 
     def _connect_to_any(self) -> None:
         refusal: BaseException | None = None
@@ -312,10 +338,17 @@ class ShardsTransport(Transport):
         for _ in self.live(0):
             pass
 
-    def _connect_again(self) -> None:
-        """Connect to the shards that are back: their consumers go on. While anything is consumed, all shards are maintained."""
+    def _take_turn(self) -> None:
+        """Do what is due before each turn of the loop. Raises where all consumers have to begin anew."""
         if not self._consumes():
             return
+        raised = self.raised()
+        if raised is not None:
+            raise raised
+        self._connect_again()
+
+    def _connect_again(self) -> None:
+        """Connect to the shards that are back: their consumers go on. While anything is consumed, all shards are maintained."""
         for shard in self._shards:
             if shard.transport is not None or shard.state.is_down:
                 continue
@@ -360,8 +393,11 @@ class ShardsTransport(Transport):
             self._loop.forked()
 
     def verify_connection(self, connection: Any) -> bool:
-        """Return whether the connection is usable: each shard that breaks is connected to again."""
-        return self._connected
+        """Return whether the connection is usable: each shard that breaks is connected to again.
+
+        Consumers of one that leads to fewer shards than there are hear of it by their next `drain_events`, or the loop's turn.
+        """
+        return self._connected and (not self._states.raised_to or self._consumes())
 
     def create_channel(self, connection: Any) -> Any:
         """Open a channel, as `Transport.create_channel`."""
@@ -383,7 +419,7 @@ class ShardsTransport(Transport):
                 if self._loop is None:
                     from celery_redis_plus.shards.delivery_loop import ShardsLoop
 
-                    self._loop = ShardsLoop(self.lose, self._connect_again)
+                    self._loop = ShardsLoop(self.lose, self._take_turn)
             for state in self._states.all:
                 state.wake_when_back(self._loop.waker)
         return self._loop

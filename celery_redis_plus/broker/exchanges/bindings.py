@@ -331,6 +331,8 @@ class Bindings:
             self._flushes[exchange] = flushes
             if restored:
                 version, bindings = self._read(exchange)
+        # Behind them: a queue that has gone to another shard was unbound when the number of shards was another already.
+        self.check_flush()
         table = RoutingTable("direct" if record is None else record.routing_type, bindings)
         self._tables[exchange] = _Cached(version, table, clock.now_s())
         return table
@@ -422,6 +424,7 @@ class Check:
         commands.command_nowait("HGET", key, BINDINGS_VERSION, done=self._answered)
 
     def _answered(self, reply: bytes | None, error: Exception | None) -> None:
-        self.moved = error is None and (reply or b"0") != b"%d" % self._known.version
-        if error is None and not self.moved:
+        # Without an answer they have to be read again.
+        self.moved = error is not None or (reply or b"0") != b"%d" % self._known.version
+        if not self.moved:
             self._known.confirmed_at = clock.now_s()

@@ -16,7 +16,7 @@ from celery_redis_plus.broker.exchanges.known_queues import MAX_KNOWN_QUEUES, Kn
 from celery_redis_plus.broker.exchanges.routing import encode_binding
 from celery_redis_plus.connection.cluster_address import slot_of, tag_of
 from celery_redis_plus.connection.forks import lock_of
-from celery_redis_plus.errors import OptionError, OtherDataFormat
+from celery_redis_plus.errors import OptionError, OtherDataFormat, ShardsRaised
 from celery_redis_plus.keys import FORMAT_VERSION, SHARDS_FORMAT_VERSION
 from celery_redis_plus.scripts import script
 
@@ -34,16 +34,17 @@ MAX_GONE = 1000
 def check_mark(database_id: bytes, shards: int) -> None:
     """See that a process with the option `shards` may use the database with this mark.
 
-    A mark is FORMAT.ID, and FORMAT.ID.SHARDS where the broker is one of several shards; one that names no format is of format 1.
+    A mark is FORMAT.ID, and FORMAT.ID.SHARDS where the broker is one of several shards, with the numbers behind it that it had
+    before; one that names no format is of format 1.
 
     Raises:
         OtherDataFormat: a version of this package with another data format has written it.
+        ShardsRaised: its queues were spread over this number of shards before.
         OptionError: its queues are spread over another number of shards.
     """
     number, dot, _ = database_id.partition(b".")
     found_format = int(number) if dot and number.isdigit() else 1
-    number_of_shards = database_id.split(b".")[2:]
-    found = int(number_of_shards[0]) if number_of_shards and number_of_shards[0].isdigit() else 1
+    found, *former = numbers_of_shards(database_id)
     known = SHARDS_FORMAT_VERSION if found > 1 else FORMAT_VERSION
     # Format 1 with several shards is what development versions have written.
     if found_format not in {FORMAT_VERSION, known}:
@@ -52,11 +53,18 @@ def check_mark(database_id: bytes, shards: int) -> None:
             f"version {known}. What to do: {OtherDataFormat.remedy}"
         )
     if found != shards:
-        raise OptionError(
+        text = (
             f"transport option shards={shards} is not allowed for this broker; allowed: {found}, the number of shards that "
-            "its queues are spread over, for all of its processes. What to do to change it: give the app another "
-            "`global_keyprefix` together with the new number, and let workers with the old ones drain the old queues"
+            "its queues are spread over, for all of its processes"
         )
+        if shards in former:
+            raise ShardsRaised(f"{text}, which was raised from {shards}. What to do: set the option to {found}", found)
+        raise OptionError(f"{text}. What to do to raise it: `celery-redis-plus shards raise`")
+
+
+def numbers_of_shards(database_id: bytes) -> list[int]:
+    """Return the number of shards that a mark tells, and those that the broker had before, the last one first."""
+    return [int(part) for part in database_id.split(b".")[2:] if part.isdigit()] or [1]
 
 
 class DeclaredTopology:
@@ -83,6 +91,12 @@ class DeclaredTopology:
         #: How often the database was found flushed.
         self.flushes = 0
         self._on_flush = on_flush
+        #: Called with the number of shards where the broker has more of them by now.
+        self.on_raised: Callable[[int], None] = lambda _: None
+
+    def trust(self, database_id: bytes) -> None:
+        """Take a mark for the right one, whatever number of shards it tells: who raises that uses both."""
+        self._database_id = database_id
 
     def note_gone(self, session: str) -> None:
         """Remember that a session that owned queues is over; the oldest are forgotten."""
@@ -123,7 +137,11 @@ class DeclaredTopology:
             # Versions that know no shards refuse the number; they would read past the rest.
             own = f"{SHARDS_FORMAT_VERSION}.{secrets.token_hex(8)}.{self._shards}"
         database_id = bytes(commands.call(script("database_id"), [keys.database_id], own))
-        check_mark(database_id, self._shards)
+        try:
+            check_mark(database_id, self._shards)
+        except ShardsRaised as raised:
+            self.on_raised(raised.shards)
+            raise
         with self._lock:
             flushed = self._database_id not in {b"", database_id}
             self.flushes += flushed

@@ -195,6 +195,10 @@ class SubscriberRegistry:
         labels = [fields[5] for text in texts if text is not None and (fields := _record_fields(text))]
         return {label.partition(PROCESS_SEPARATOR)[2] for label in labels}
 
+    def queues(self, keys: FanoutKeys) -> list[str]:
+        """Return the queue of each subscriber of an exchange."""
+        return [decode_name(subscriber).partition(".")[2] for subscriber in self._commands.command("HKEYS", keys.records)]
+
     def counters(self, keys: FanoutKeys) -> dict[str, int]:
         """Return the counters of an exchange, by their names in `record_fields.FANOUT_COUNTERS`."""
         values = self._commands.command("HMGET", keys.meta, *FANOUT_COUNTERS)

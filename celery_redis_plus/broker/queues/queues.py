@@ -271,6 +271,8 @@ class Queues:
             self.clear_away(name)
             status = b"id"
         if status == b"id":
+            # Another process may have raised the number of shards, so that the queue is in another one now.
+            self._knowledge.check_flush(self._commands, self._keys)
             status, *rest = self._commands.call(*call, self._draw_id(), FORMAT_VERSION, *rules)
             # A queue that is deleted later was not lost by a flush before: that has to be noticed while the queue stands.
             self._knowledge.check_flush(self._commands, self._keys)

@@ -12,6 +12,7 @@ from kombu.exceptions import OperationalError
 from celery_redis_plus.connection.cluster_address import one_slot_prefix, slot_of
 from celery_redis_plus.connection.shard_layout import shard_prefixes
 from celery_redis_plus.errors import NoPermission, ServerOutOfMemory, ShardUnreachable
+from celery_redis_plus.shards import shard_state
 from tests.integration.sentinel.app import BROKER_VARIABLE, JOURNAL_VARIABLE, OPTIONS_VARIABLE, make_app
 from tests.integration.sentinel.load import Ran
 from tests.integration.shards.conftest import SHARDS, named
@@ -75,8 +76,7 @@ def test_consumers_and_publishers_of_the_other_shards_go_on(cluster):
     ],
 )
 def test_a_node_that_answers_and_refuses_takes_its_shard_alone(cluster, refuse, allow):
-    options = {**OPTIONS, "socket_connect_timeout": 1}
-    with kombu.Connection(cluster.url(), transport_options=options) as connection:
+    with connect(cluster) as connection:
         inbox = Inbox(connection.channel(), *QUEUES)
         channel, refusing = connection.channel(), node_of(cluster, 0)
         for queue in QUEUES:
@@ -87,8 +87,10 @@ def test_a_node_that_answers_and_refuses_takes_its_shard_alone(cluster, refuse, 
             publish(channel, QUEUES[1 + number % 2], "meanwhile")
             inbox.pump(0.05)
         inbox.drain(23, timeout_s=5)
+        started = time.monotonic()
         with pytest.raises((ShardUnreachable, NoPermission), match=r"NOREPLICAS|no permission"):
             publish(channel, QUEUES[0], "lost", retry=False)
+        assert time.monotonic() - started < 1
         assert connection.transport.shard_state(1).is_down is connection.transport.shard_state(2).is_down is False
         refusing.ask(*allow.split())
         wait_until(lambda: not inbox.pump(0.05) and _published(channel, QUEUES[0]), 10)
@@ -190,3 +192,25 @@ def test_a_worker_starts_while_a_shard_is_down(cluster, server, start_worker):
         app.send_task("sentinel.note", (2,), queue=QUEUES[0])
         wait_until(lambda: len(Ran(journal).times()) == 2, 15, worker.tail)
     app.close()
+
+
+def test_a_node_that_hangs_delays_one_connection_once(cluster):
+    with connect(cluster) as connection:
+        declare(connection.channel(), *QUEUES)
+    hangs, took_s = cluster.nodes[0], []
+    others = [shard for shard in range(SHARDS) if node_of(cluster, shard) is not hangs]
+    hangs.freeze()
+    try:
+        shard_state.forget()
+        for _ in range(2):
+            for shard in others:
+                started = time.monotonic()
+                with connect(cluster) as new:
+                    new.connect()
+                    new.transport.open(shard)
+                took_s.append(time.monotonic() - started)
+    finally:
+        hangs.thaw()
+    # All know the same: the first one of the address gets a second for its answer, and is asked last from then on.
+    assert took_s[0] < 2
+    assert max(took_s[1:]) < 0.5

@@ -23,6 +23,7 @@ from tests.support.invariants import violations
 pytestmark = pytest.mark.same_everywhere
 
 EVERYTHING = frozenset((b"dead1", b"dead2", b"held1", b"held2", b"ready1", b"ready2", b"ready3", b"mortal", b"later1", b"later2"))
+WAITING = EVERYTHING - {b"held1", b"held2"}
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,21 @@ def store_once(shop: Workshop) -> None:
 
 def remove_stored(shop: Workshop) -> None:
     shop.run("remove_stored", [shop.q.dead, shop.q.message, shop.q.meta], shop.tag("dead"), "replayed", "d")
+
+
+def change_shard(shop: Workshop) -> None:
+    """Move what waits into another queue, as into that of another shard."""
+    there = shop.keys.queue("d")
+    while messages := shop.run("leave_shard", [*shop.q.state_keys, shop.q.leaving_shard, shop.q.leaving_message], 100, 1_000_000):
+        arguments: list[Any] = []
+        for tag, place, score, *fields in messages:
+            if fields:
+                arguments += (b"move " + tag, tag, place, score, len(fields), *fields)
+        if arguments:
+            shop.run("enter_shard", [*there.state_keys, there.moved_in], 10**15, 600_000, *arguments)
+        tags = [message[0] for message in messages]
+        shop.client.unlink(*[shop.q.leaving_message + tag for tag in tags])
+        shop.client.hdel(shop.q.leaving_shard, *tags)
 
 
 def store_migrated(shop: Workshop) -> None:
@@ -231,6 +247,8 @@ SCENARIOS: dict[str, list[Scenario]] = {
     ],
     "store_migrated": [Scenario(store_migrated, retried=bodies("new"))],
     "store_once": [Scenario(store_once)],
+    "leave_shard": [Scenario(change_shard, WAITING, retried=WAITING)],
+    "enter_shard": [Scenario(change_shard, WAITING, retried=WAITING)],
     "remove_stored": [Scenario(remove_stored, bodies("dead1"))],
     "give_to_kombu": [
         Scenario(lambda shop: give_to_kombu(shop, "ready"), moves=bodies("ready1")),

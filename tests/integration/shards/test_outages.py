@@ -7,8 +7,10 @@ import time
 import kombu
 import pytest
 
+from celery_redis_plus.connection.connector import Connector
 from celery_redis_plus.errors import PreconditionFailed, ShardUnreachable
-from tests.integration.shards.conftest import SHARDS, named
+from celery_redis_plus.shards import shard_state
+from tests.integration.shards.conftest import SHARDS, named, refuse_shard
 from tests.support.inbox import Inbox, declare, publish
 from tests.support.servers import new_server
 from tests.support.waiting import wait_until
@@ -39,6 +41,23 @@ def test_a_publisher_whose_connections_were_closed_notices_nothing(connect_shard
     producer.publish("to all", exchange="orders", routing_key="x", retry=False)
     kill_all(redis_client)
     assert [channel.queue_sizes(queue).ready for queue in QUEUES] == [3, 3, 3]
+
+
+def test_a_publisher_to_an_exchange_of_others_notices_no_closed_connection(connect_shards, redis_client):
+    exchange, channel = kombu.Exchange("orders", "topic"), connect_shards().channel()
+    kombu.Queue(QUEUES[1], exchange, "#")(channel).declare()
+    other = connect_shards().channel()
+    for close in (lambda: None, lambda: kill_all(redis_client)):
+        close()
+        # It has not declared the exchange: its record is asked for, and whether other shards have more queues for it.
+        kombu.Producer(other).publish("order", exchange="orders", routing_key="x", retry=False)
+    other.close()
+    another = connect_shards().channel()
+    for shard in range(SHARDS):
+        another.part(shard, wait_s=5)
+    kill_all(redis_client)
+    kombu.Producer(another).publish("order", exchange="orders", routing_key="x", retry=False)
+    assert channel.queue_sizes(QUEUES[1]).ready == 3
 
 
 def test_a_consumer_whose_connections_were_closed_goes_on(connect_shards, redis_client):
@@ -160,3 +179,22 @@ def test_a_worker_outlives_a_restart_of_the_only_server(celery_app, celery_worke
             app.send_task("c.note", ["restart", str(number)], queue=QUEUES[number % SHARDS])
         wait_until(lambda: len(set(notes.done("restart"))) == 60, 40, worker.tail)
         worker.stop()
+
+
+def test_a_subscriber_that_began_while_a_shard_was_down_hears_what_is_published_when_it_is_back(connect_shards, monkeypatch):
+    news = kombu.Exchange(named(1, "news"), "fanout")
+    news(connect_shards().channel()).declare()
+    shard_state.forget()
+    with monkeypatch.context() as down:
+        down.setattr(Connector, "open", refuse_shard(1))
+        inbox = Inbox(connect_shards().channel(), kombu.Queue(named(0, "hears"), news, exclusive=True))
+    shard_state.forget()
+    # The subscriber, which serves no loop now, has not noticed that the shard is back.
+    publisher = connect_shards().channel()
+    for number in range(2):
+        kombu.Producer(publisher).publish(number, exchange=news, retry=False)
+    assert inbox.drain(2, timeout_s=5) == [0, 1]
+    wait_until(lambda: not inbox.pump(0.05) and len(publisher.part(1).fanout_subscribers(news.name)) == 1, 10)
+    kombu.Producer(publisher).publish(2, exchange=news, retry=False)
+    assert inbox.drain(3, timeout_s=5) == [0, 1, 2]
+    assert publisher.part(1).fanout_counters(news.name)["count"] == 1

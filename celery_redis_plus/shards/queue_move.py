@@ -1,0 +1,119 @@
+"""Moves the messages of one queue into another shard: each once, with its place, its tag and its history, in pages.
+
+A page is taken out of the queue into a list (`lua/leave_shard.lua`), stored in the other shard under ids that a second call finds
+again (`lua/enter_shard.lua`), and then forgotten here. So a kill between any two steps loses and doubles nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from celery_redis_plus.connection.server_time import server_ms
+from celery_redis_plus.keys import encode_name
+from celery_redis_plus.scripts import script
+from celery_redis_plus.shards.dead_letters import KEPT_MS, STORE_WITHIN_MS
+
+if TYPE_CHECKING:
+    from celery_redis_plus.broker.exchanges.bindings import Bindings
+    from celery_redis_plus.broker.exchanges.declared_topology import DeclaredTopology
+    from celery_redis_plus.broker.queues.queues import Queues
+    from celery_redis_plus.connection.command_connection import CommandConnection
+    from celery_redis_plus.keys import Keys
+
+#: Messages, and bytes, of one page: some 2 ms of a server's time.
+PAGE: Final = 100
+PAGE_BYTES: Final = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Place:
+    """A shard of the old number, or of the new one, over one connection."""
+
+    number: int
+    commands: CommandConnection
+    keys: Keys
+    queues: Queues
+    bindings: Bindings
+    #: What the declarations here go by.
+    knowledge: DeclaredTopology
+
+
+@dataclass(slots=True)
+class QueueMove:
+    """The move of one queue from one shard to another."""
+
+    name: str
+    source: Place
+    target: Place
+
+    def page(self) -> int:
+        """Move a page of messages; return how many it had, 0 where none is left that no consumer has.
+
+        Raises:
+            TimeoutError: it took so long that another call may have moved them meanwhile; the next page begins with them.
+            QueueNotFound: the queue was deleted in its new shard.
+            redis.exceptions.RedisError: as `CommandConnection.call`.
+        """
+        source, target = self.source, self.target
+        here, there = source.keys.queue(self.name), target.keys.queue(self.name)
+        # In this order: what is seen here now was not moved before this moment.
+        deadline_ms = server_ms(target.commands) + STORE_WITHIN_MS
+        messages = source.commands.call(
+            script("leave_shard"), [*here.state_keys, here.leaving_shard, here.leaving_message], PAGE, PAGE_BYTES
+        )
+        if not messages:
+            return 0
+        ids = [b"raise %d/%b" % (source.number, message[0]) for message in messages]
+        arguments: list[Any] = []
+        for move, (tag, place, score, *fields) in zip(ids, messages, strict=True):
+            if fields:
+                arguments += (move, tag, place, score, len(fields), *fields)
+        if arguments:
+            self._store([*there.state_keys, there.moved_in], deadline_ms, arguments)
+        tags = [message[0] for message in messages]
+        # In this order: what is in the list without a hash is stored.
+        source.commands.command("UNLINK", *[here.leaving_message + tag for tag in tags])
+        source.commands.command("HDEL", here.leaving_shard, *tags)
+        for move in ids:
+            target.commands.send_nowait(script("finish_move"), [there.moved_in], move, KEPT_MS)
+        target.commands.read_until()
+        return len(messages)
+
+    def _store(self, keys: list[bytes], deadline_ms: int, arguments: list[Any]) -> None:
+        call = (script("enter_shard"), keys, deadline_ms, KEPT_MS, *arguments)
+        reply = self.target.commands.call(*call)
+        if reply == b"NOQUEUE":
+            # Somebody has deleted it there: its messages are not lost with that.
+            self.target.queues.restore(self.name)
+            reply = self.target.commands.call(*call)
+        if reply == b"LATE":
+            raise TimeoutError(f"a page of queue {self.name!r} took too long; it is moved again")
+
+    def close_source(self) -> None:
+        """Let nobody publish here from now on: who finds no record looks for the number of shards, which is another.
+
+        Consumers go on with what is here.
+        """
+        meta = self.source.keys.queue(self.name).meta
+        # The first claim of a queue without an id would remove its record.
+        self.source.commands.ask([("HSETNX", meta, "delivered", 1), ("HDEL", meta, "id")])
+
+    def left(self) -> tuple[int, int]:
+        """Return how many messages are here that no consumer has, and how many consumers have."""
+        here = self.source.keys.queue(self.name)
+        *waiting, leaving, unacked = self.source.commands.ask(
+            [
+                *(("ZCARD", key) for key in (here.ready, here.delayed, here.dlx_outbox, here.dead)),
+                ("HLEN", here.leaving_shard),
+                ("ZCARD", here.index),
+            ]
+        )
+        return sum(waiting) + leaving, unacked
+
+    def forget_source(self) -> None:
+        """Remove what an empty queue has left here."""
+        here = self.source.keys.queue(self.name)
+        self.source.queues.empty_trash(self.name)
+        self.source.commands.command("UNLINK", *here.structure())
+        self.source.commands.command("ZREM", self.source.keys.queues, encode_name(self.name))

@@ -1,0 +1,303 @@
+"""Raises the number of shards of a broker, drained or under traffic: each queue whose shard is another one then goes there.
+
+1. Each such queue is declared in its new shard, with its exchanges and bindings, and paused there.
+2. The shards' marks tell the new number. Processes with the old one connect again, or are refused.
+3. The queues take no more messages in their old shards. Their consumers go on there.
+4. Messages go to the new shards, each with its place. A queue without any left is resumed there.
+
+A kill at any moment loses nothing: the next call does the rest. See docs/design/0022-shards.md.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Final, Self
+
+from celery_redis_plus.broker.consumers.pauses import Pausing
+from celery_redis_plus.broker.exchanges.bindings import Bindings
+from celery_redis_plus.broker.exchanges.declared_topology import DeclaredTopology, numbers_of_shards
+from celery_redis_plus.broker.queues.queues import Queues
+from celery_redis_plus.connection.broker_at import shards_of
+from celery_redis_plus.connection.command_connection import CommandConnection
+from celery_redis_plus.connection.connector import Connector
+from celery_redis_plus.connection.shard_layout import shard_of
+from celery_redis_plus.errors import OptionError, PreconditionFailed
+from celery_redis_plus.event_log.settings import EventLogSettings
+from celery_redis_plus.keys import SHARDS_FORMAT_VERSION, Keys, decode_name, encode_name
+from celery_redis_plus.maintenance.resting_queues import QueueCrowds
+from celery_redis_plus.maintenance.sweeper import Sweeper, SweepLimits
+from celery_redis_plus.shards.queue_move import Place, QueueMove
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import TracebackType
+
+    from celery_redis_plus.connection.address import Address
+    from celery_redis_plus.options import Options
+
+logger = logging.getLogger(__name__)
+
+#: Why a queue is paused whose messages are on their way.
+PAUSED: Final = "its messages come from another shard: the number of shards is raised"
+#: Seconds for which old shards are looked at at least: a process may have declared a queue there at the last moment.
+LOOK_S: Final = 2.0
+#: Seconds between two passes that found nothing.
+PAUSE_S: Final = 0.05
+
+
+class ShardsRaise:
+    """The raise of the number of shards of one broker; a context manager."""
+
+    def __init__(self, address: Address, options: Options, shards: int) -> None:
+        """Connect to all shards, old and new.
+
+        Args:
+            address: where the broker is.
+            options: the app's, with the old number of shards, or with the new one where a raise is continued.
+            shards: how many there shall be.
+
+        Raises:
+            OptionError: `shards` is not above the number that the broker has.
+            redis.exceptions.RedisError: as `CommandConnection.call`.
+        """
+        self._address, self._options, self.shards = address, options, shards
+        self._stack = ExitStack()
+        with ExitStack() as stack:
+            first = self._place(stack, shards_of(options)[0].options, 0, shards)
+            mark = first.commands.command("GET", first.keys.database_id)
+            numbers = numbers_of_shards(mark or b"")
+            found = numbers[0]
+            if found == shards and len(numbers) > 1:
+                # Another call has been here.
+                del numbers[0]
+            #: How many there were, and before that.
+            self.before, self._numbers = numbers[0], numbers
+            if mark is None:
+                raise OptionError("this broker is empty; allowed is the transport option shards for all of its processes")
+            if self.before >= shards:
+                raise OptionError(f"this broker has {found} shards; allowed is a number above it")
+            if options.shards not in {self.before, shards}:
+                raise OptionError(f"transport option shards={options.shards} is not allowed for this broker; allowed: {found}")
+            places: dict[str, Place] = {}
+            self._old, self._new = (
+                [self._known(stack, places, replace(options, shards=number), one) for one in range(number)]
+                for number in (self.before, shards)
+            )
+            self._stack = stack.pop_all()
+        #: Moves of queues from the old shards.
+        self._moves: dict[tuple[int, str], QueueMove] = {}
+        self._resumed: set[str] = set()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._stack.close()
+
+    def _known(self, stack: ExitStack, places: dict[str, Place], options: Options, number: int) -> Place:
+        """Return a shard; some of the old ones have the keys of new ones."""
+        own = shards_of(options, number)[0].options
+        prefix = own.global_keyprefix
+        if prefix not in places:
+            places[prefix] = self._place(stack, own, number, self.shards)
+        return places[prefix]
+
+    def _place(self, stack: ExitStack, options: Options, number: int, shards: int) -> Place:
+        commands = CommandConnection(Connector(self._address, options), "operator", timeout=options.socket_timeout)
+        stack.callback(commands.close)
+        keys = Keys(commands.connector.options.global_keyprefix)
+        knowledge = DeclaredTopology(shards)
+        fanout = partial(keys.fanout, prefix=options.stream_prefix(commands.connector.address.db))
+        queues = Queues(
+            commands, keys, transient_ttl_s=options.transient_queue_ttl, event_log=EventLogSettings.of(options),
+            knowledge=knowledge,
+        )  # fmt: skip
+        return Place(number, commands, keys, queues, Bindings(commands, keys, knowledge, fanout), knowledge)
+
+    # -- what there is ----------------------------------------------------------------------------------------------------
+
+    def moving(self) -> list[QueueMove]:
+        """Return the moves of all queues whose shard is another one with the new number. Transient ones go with their clients."""
+        for place in self._old:
+            listed = place.commands.command("ZRANGEBYSCORE", place.keys.queues, "+inf", "+inf")
+            for name in map(decode_name, listed):
+                target = self._new[shard_of(name, self.shards)]
+                if target is not place and (place.number, name) not in self._moves:
+                    self._moves[place.number, name] = QueueMove(name, place, target)
+        return list(self._moves.values())
+
+    # -- the steps --------------------------------------------------------------------------------------------------------
+
+    def run(self, stopped: Callable[[], bool]) -> Iterator[int]:
+        """Raise the number; yield how many messages each page had. Ends when nothing is left, or where `stopped` says so.
+
+        Raises as `QueueMove.page`.
+        """
+        self._trust()
+        if not all(self._is_told(place) for place in self._old):
+            self._declare()
+            self._tell()
+        self._unbind()
+        until, sweepers = time.monotonic() + LOOK_S, [self._sweeper(place) for place in self._old]
+        while not stopped():
+            moved = False
+            for move in self._ready():
+                while not stopped() and (count := move.page()):
+                    moved = True
+                    yield count
+                self._resume(move)
+            for sweeper, place in zip(sweepers, self._old, strict=True):
+                sweeper.watch(move.name for move in self._moves.values() if move.source is place)
+                sweeper.run()
+            if not moved and time.monotonic() > until and not self._finish():
+                return
+            if not moved:
+                time.sleep(PAUSE_S)
+
+    def unacked(self) -> int:
+        """Return how many messages consumers have in the old shards."""
+        return sum(move.left()[1] for move in self._moves.values())
+
+    def _trust(self) -> None:
+        for place in {id(place): place for place in (*self._old, *self._new)}.values():
+            mark = place.commands.command("GET", place.keys.database_id)
+            place.knowledge.trust(mark or b"none")
+
+    def _ready(self) -> list[QueueMove]:
+        """Return the moves, with those of queues that were declared meanwhile; their old places take no messages."""
+        moves = self.moving()
+        for move in moves:
+            if move.source.queues.exists(move.name):
+                self._declare_queue(move)
+                move.close_source()
+                self._resumed.discard(move.name)
+        return moves
+
+    def _declare(self) -> None:
+        """Mark the new shards, and declare there what goes to them."""
+        old = {id(place) for place in self._old}
+        for place in self._new:
+            if id(place) not in old:
+                place.commands.command("SET", place.keys.database_id, self._new_mark(b""), "NX")
+                if not self._is_told(place):
+                    raise OptionError(
+                        f"the keys of shard {place.number} of {self.shards} (prefix {place.keys.prefix!r}) are those of another "
+                        "broker; allowed is another number"
+                    )
+        self._trust()
+        for move in self.moving():
+            self._declare_queue(move)
+        for place in self._old:
+            for name in place.bindings.names():
+                self._declare_exchange(place, name)
+
+    def _declare_queue(self, move: QueueMove) -> None:
+        """Declare a queue in its new shard, paused there."""
+        name, source, target = move.name, move.source, move.target
+        meta = source.keys.queue(name).meta
+        assumed, newest, logged = source.commands.command("HMGET", meta, "assumed", "newest", "event_log")
+        known = source.queues.read(name)
+        if known is None:
+            return
+        if assumed:
+            target.queues.restore(name)
+        else:
+            try:
+                target.queues.declare(name, known.arguments)
+            except PreconditionFailed as error:
+                logger.warning("%s: it keeps what it has in its new shard", error, extra={"queue": name})
+        there = target.keys.queue(name).meta
+        if logged:
+            record = replace(EventLogSettings.of(self._options), wanted=True).record(target.keys.queue(name))
+            target.commands.command("HSETNX", there, "event_log", record)
+            target.commands.command("SADD", target.keys.event_logs, encode_name(name))
+        if newest and int(newest) > int(target.commands.command("HGET", there, "newest") or 0):
+            target.commands.command("HSET", there, "newest", newest)
+        target.queues.ensure_swept(name)
+        pausing = Pausing(target.commands, target.keys)
+        if pausing.paused(name) is None:
+            pausing.pause(name, PAUSED)
+
+    def _declare_exchange(self, place: Place, name: str) -> None:
+        """Declare an exchange in its own new shard and in those of its queues, with their bindings."""
+        record = place.bindings.record(name)
+        if record is None:
+            return
+        bindings = place.bindings.all(name)
+        lasting = {move.name for move in self._moves.values()}
+        wanted: dict[int, Place] = {}
+        for number in range(self.shards) if record.type == "fanout" else [shard_of(name, self.shards)]:
+            wanted[id(self._new[number])] = self._new[number]
+        for target in wanted.values():
+            target.bindings.declare(name, record)
+        for binding in bindings:
+            if binding.queue in lasting:
+                for target in wanted.values() if record.type == "fanout" else [self._new[shard_of(binding.queue, self.shards)]]:
+                    target.bindings.declare(name, record)
+                    target.bindings.bind(name, binding)
+
+    def _tell(self) -> None:
+        """Tell the new number: in the first shard, which decides, before the others."""
+        for place in self._old:
+            if not self._is_told(place):
+                mark = place.commands.command("GET", place.keys.database_id) or b""
+                place.commands.command("SET", place.keys.database_id, self._new_mark(mark))
+        self._trust()
+
+    def _unbind(self) -> None:
+        """Unbind queues that have left a shard which stays: publishers with the new number would find them there, too.
+
+        Those with the old number see that bindings have changed, look for the number, and come along.
+        """
+        new = {id(place) for place in self._new}
+        for place in self._old:
+            gone = [move.name for move in self.moving() if move.source is place]
+            if id(place) in new and gone:
+                place.bindings.unbind_queues(gone)
+
+    def _is_told(self, place: Place) -> bool:
+        mark = place.commands.command("GET", place.keys.database_id)
+        return mark is not None and numbers_of_shards(mark)[0] == self.shards
+
+    def _new_mark(self, mark: bytes) -> bytes:
+        """Return a mark with the new number, and the former ones behind it; the id stays, so that no flush is seen."""
+        _, _, rest = mark.partition(b".")
+        own = rest.split(b".")[0] or secrets.token_hex(8).encode()
+        numbers = (b"%d" % number for number in (self.shards, *self._numbers))
+        return b".".join([b"%d" % SHARDS_FORMAT_VERSION, own, *numbers])
+
+    def _sweeper(self, place: Place) -> Sweeper:
+        """Return what brings back the messages of dead consumers: workers look after the new shards by then."""
+        options = self._options
+        limits = SweepLimits(options.visibility_timeout, options.delivery_limit, options.dead_letter_max, options.dead_letter_ttl)
+        return Sweeper(
+            place.commands, place.keys, QueueCrowds(), name=secrets.token_hex(6), limits=limits, forward=lambda _: None
+        )  # fmt: skip
+
+    def _resume(self, move: QueueMove) -> None:
+        """Let the consumers of a queue begin in its new shard, once none of its messages waits in the old one."""
+        if move.name in self._resumed or move.left()[0]:
+            return
+        self._resumed.add(move.name)
+        pausing = Pausing(move.target.commands, move.target.keys)
+        pause = pausing.paused(move.name)
+        before = Pausing(move.source.commands, move.source.keys).paused(move.name)
+        if pause is not None and pause.reason == PAUSED:
+            if before is None:
+                pausing.resume(move.name)
+            else:
+                left_s = None if before.until is None else max(before.until.timestamp() - time.time(), 0.001)
+                pausing.pause(move.name, before.reason, left_s)
+
+    def _finish(self) -> bool:
+        """Forget queues of which nothing is left; return whether something is left of any."""
+        for key, move in list(self._moves.items()):
+            if move.left() == (0, 0):
+                move.forget_source()
+                del self._moves[key]
+        return bool(self._moves)

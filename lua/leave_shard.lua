@@ -1,0 +1,38 @@
+#!lua flags=allow-oom
+-- Takes messages that no consumer has out of a queue that goes to another shard, and returns what they are. They are listed in
+-- `leaving_shard` until they are stored there; what a killed command has left in the list comes first.
+-- KEYS  1 queue (zset)  2 delayed (zset)  3 messages_index (zset, read)  4 message (prefix of a hash)  5 wakeup (zset, read)
+--       6 meta (hash)  7 schedule_wakeup (zset, read)  8 expiry (zset)  9 dlx_outbox (zset)  10 dead (zset)  11 trash (zset, read)
+--       12 leaving_shard (hash)  13 leaving_message (prefix of a hash)
+-- ARGV  1 how many messages at most  2 bytes at most
+-- Returns for each message { tag, the set that it was in, its score there, field, value, ... }; no fields where its hash is gone.
+-- Bound: the messages of ARGV 1.
+-- @include state_keys
+-- @include message
+local queue, leaving, message, most, bytes = state_keys(0), KEYS[12], KEYS[13], tonumber(ARGV[1]), tonumber(ARGV[2])
+local places = redis.call('HGETALL', leaving)
+if #places == 0 then
+  for _, name in ipairs({ 'ready', 'delayed', 'dlx_outbox', 'dead' }) do
+    local room = most - #places / 2
+    local found = room > 0 and redis.call('ZRANGE', queue[name], 0, room - 1, 'WITHSCORES') or {}
+    for i = 1, #found, 2 do
+      local tag, place = found[i], name .. ' ' .. found[i + 1]
+      -- Listed first: a script that fails in between leaves it in both. It goes where its hash is.
+      redis.call('HSET', leaving, tag, place)
+      if is_there(queue.message .. tag) then redis.call('RENAME', queue.message .. tag, message .. tag) end
+      redis.call('ZREM', queue[name], tag)
+      redis.call('ZREM', queue.expiry, tag)
+      places[#places + 1], places[#places + 2] = tag, place
+    end
+    if (name == 'ready' or name == 'delayed') and #found > 0 then redis.call('HINCRBY', queue.meta, 'moved', #found / 2) end
+  end
+end
+local reply = {}
+for i = 1, #places, 2 do
+  if bytes <= 0 then break end
+  local fields = redis.call('HGETALL', message .. places[i])
+  for f = 2, #fields, 2 do bytes = bytes - #fields[f] end
+  local name, score = string.match(places[i + 1], '^(%S+) (%S+)$')
+  reply[#reply + 1] = { places[i], name, score, unpack(fields) }
+end
+return reply

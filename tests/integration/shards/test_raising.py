@@ -1,0 +1,186 @@
+"""The number of shards is raised, and every message goes to its queue's new shard: once, and in its order."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from contextlib import suppress
+
+import kombu
+import pytest
+
+from celery_redis_plus.admin.shard_admin import admin_of_url, raise_of_url
+from celery_redis_plus.cli.main import main
+from celery_redis_plus.connection.persistent_connection import PersistentConnection
+from celery_redis_plus.connection.shard_layout import shard_of
+from celery_redis_plus.errors import OptionError, ShardsRaised
+from celery_redis_plus.shards import raising, shard_state
+from tests.integration.shards.conftest import SHARDS
+from tests.support.dead_letters import dead_letters_of
+from tests.support.inbox import Inbox, declare, publish
+from tests.support.waiting import wait_until
+
+MORE = 6
+#: One queue for each way from an old shard to a new one.
+QUEUES = [next(name for number in range(99) if shard_of(name := f"q{number}", MORE) == shard) for shard in range(MORE)]
+
+
+@pytest.fixture(autouse=True)
+def new_processes():
+    """Know nothing of the shards of the database that was emptied."""
+    shard_state.forget()
+
+
+@pytest.fixture
+def url(broker_url):
+    return f"{broker_url}?shards={SHARDS}"
+
+
+@pytest.fixture
+def connect_more(connect):
+    return lambda **options: connect(shards=MORE, **options)
+
+
+def raised(url, shards=MORE):
+    with raise_of_url(url, shards) as found:
+        return sum(found.run(lambda: False))
+
+
+def test_messages_go_with_their_queues_in_their_order(connect_shards, connect_more, url):
+    channel = connect_shards().channel()
+    declare(channel, *QUEUES)
+    producer = kombu.Producer(channel)
+    for queue in QUEUES:
+        for number in range(150):
+            producer.publish(number, routing_key=queue, priority=number % 3)
+        producer.publish("later", routing_key=queue, headers={"x-delay": 3000})
+    assert raised(url) == 151 * sum(shard_of(queue, MORE) >= SHARDS or shard_of(queue, SHARDS) > 0 for queue in QUEUES)
+    wanted = sorted(range(150), key=lambda number: -(number % 3))
+    for queue in QUEUES:
+        inbox = Inbox(connect_more().channel(), queue)
+        assert inbox.drain(151, timeout_s=10) == [*wanted, "later"]
+    with admin_of_url(url.replace(f"={SHARDS}", f"={MORE}")) as admin:
+        assert list(admin.checker().run()) == []
+
+
+def raise_for(url, seconds):
+    """Raise the number, and leave what takes longer."""
+    until = time.monotonic() + seconds
+    with raise_of_url(url, MORE) as found:
+        return sum(found.run(lambda: time.monotonic() > until))
+
+
+def test_publishers_and_consumers_with_the_old_number_come_along(connect_shards, url):
+    publisher, consumer = connect_shards(), connect_shards()
+    producer = kombu.Producer(publisher.channel())
+    declare(producer.channel, *QUEUES)
+    inbox = Inbox(consumer.channel(), *QUEUES, ack=False)
+    for queue in QUEUES:
+        publish(producer.channel, queue, f"{queue} before")
+    inbox.drain(MORE)
+    assert raise_for(url, 1) == 0
+    # The old consumers have these; what is given back comes along.
+    for message in inbox.messages:
+        if message.payload == f"{QUEUES[4]} before":
+            message.requeue()
+        else:
+            message.ack()
+    for queue in QUEUES:
+        producer.publish(f"{queue} after", routing_key=queue, retry=True, retry_policy={"max_retries": 3})
+    assert len(publisher.transport.numbers) == MORE
+    with pytest.raises(consumer.connection_errors):
+        wait_until(lambda: inbox.pump(0.1) and False, 30)
+    assert raised(url) == 1
+    assert sorted(Inbox(connect_shards().channel(), *QUEUES).drain(MORE + 1, timeout_s=10)) == sorted(
+        [*(f"{queue} after" for queue in QUEUES), f"{QUEUES[4]} before"]
+    )
+
+
+def test_publishers_to_exchanges_come_along(connect_shards, connect_more, url):
+    publisher, exchange = connect_shards(), kombu.Exchange("orders", "topic")
+    news = kombu.Exchange("news", "fanout")
+    for queue in QUEUES:
+        kombu.Queue(queue, exchange, "#")(publisher.channel()).declare()
+    news(publisher.channel()).declare()
+    producer = kombu.Producer(publisher.channel())
+    producer.publish("before", exchange="orders", routing_key="x")
+    raised(url)
+    heard = Inbox(connect_more().channel(), kombu.Queue("heard", news, exclusive=True))
+    heard.pump(0.1)
+    retry = {"retry": True, "retry_policy": {"max_retries": 3}}
+    producer.publish("after", exchange="orders", routing_key="x", **retry)
+    kombu.Producer(connect_shards().channel()).publish("news", exchange="news", routing_key="", **retry)
+    assert heard.drain(1, timeout_s=5) == ["news"]
+    for queue in QUEUES:
+        assert Inbox(connect_more().channel(), kombu.Queue(queue, no_declare=True)).drain(2, timeout_s=5) == ["before", "after"]
+
+
+@pytest.mark.parametrize("at", [pytest.param(at, marks=[] if at % 9 == 0 else pytest.mark.weekly) for at in range(170)])
+def test_a_kill_between_any_two_calls_loses_and_doubles_nothing(connect_shards, connect_more, url, monkeypatch, at):
+    channel = connect_shards().channel()
+    declare(channel, *QUEUES[3:5])
+    for queue in QUEUES[3:5]:
+        publish(channel, queue, *range(5))
+    calls, ask = itertools.count(), PersistentConnection._open  # noqa: SLF001
+
+    def dies(self):
+        if self.purpose == "operator" and next(calls) == at:
+            raise KeyboardInterrupt
+        return ask(self)
+
+    monkeypatch.setattr(raising, "LOOK_S", 0.0)
+    with monkeypatch.context() as killed:
+        killed.setattr(PersistentConnection, "_open", dies)
+        with suppress(KeyboardInterrupt):
+            raised(url)
+    raised(url)
+    for queue in QUEUES[3:5]:
+        inbox = Inbox(connect_more().channel(), queue)
+        assert inbox.drain(5, timeout_s=5) == list(range(5))
+        assert not inbox.pump(0.1)
+
+
+def test_dead_letters_come_along(connect_shards, connect_more, url):
+    channel, queue = connect_shards().channel(), QUEUES[4]
+    inbox = Inbox(channel, queue, ack=False)
+    publish(channel, queue, "dead")
+    inbox.drain(1)
+    inbox.messages[0].reject()
+    inbox.cancel()
+    assert raised(url) == 1
+    assert dead_letters_of(connect_more().channel().of_queue(queue).session).count(queue) == 1
+
+
+def test_a_process_without_shards_is_refused_with_the_number(connect, connect_more, broker_url):
+    plain = connect().channel()
+    declare(plain, *QUEUES)
+    for queue in QUEUES:
+        publish(plain, queue, "before")
+    raised(broker_url)
+    with pytest.raises(ShardsRaised, match=f"allowed: {MORE}, .*raised from 1"):
+        publish(plain, QUEUES[4], "lost", retry=False)
+    with pytest.raises(ShardsRaised):
+        connect()
+    assert Inbox(connect_more().channel(), *QUEUES).drain(MORE, timeout_s=10) == ["before"] * MORE
+
+
+def test_a_number_that_is_not_above_it_is_refused(connect_shards, url, broker_url):
+    with pytest.raises(OptionError, match="this broker is empty"):
+        raised(url)
+    declare(connect_shards().channel(), *QUEUES)
+    with pytest.raises(OptionError, match="allowed is a number above it"):
+        raised(url, SHARDS)
+    with pytest.raises(OptionError, match="shards=4 is not allowed for this broker; allowed: 3"):
+        raised(f"{broker_url}?shards=4")
+
+
+def test_the_command_says_what_it_would_do_and_does_it(connect_shards, url, capsys):
+    channel = connect_shards().channel()
+    declare(channel, *QUEUES)
+    publish(channel, QUEUES[4], "x", "y")
+    assert main(["shards", "raise", "--broker", url, str(MORE), "--dry-run"]) == 0
+    assert f"queue '{QUEUES[4]}': shard 1 -> 4, 2 message(s)" in capsys.readouterr().out
+    assert main(["shards", "raise", "--broker", url, str(MORE)]) == 0
+    assert "2 message(s) moved: 3 shards are 6 now" in capsys.readouterr().out
+    assert main(["queues", "--broker", url]) != 0
+    assert f"allowed: {MORE}" in capsys.readouterr().err
