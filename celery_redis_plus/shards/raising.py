@@ -179,8 +179,9 @@ class ShardsRaise:
         return moves
 
     def _declare(self) -> None:
-        """Mark the new shards, and declare there what goes to them."""
-        old = {id(place) for place in self._old}
+        """Mark the new shards, and declare there what goes to them: policies, which stand in all shards, queues and exchanges."""
+        old, first = {id(place) for place in self._old}, self._old[0]
+        policies = first.commands.command("HGETALL", first.keys.policies)
         for place in self._new:
             if id(place) not in old:
                 place.commands.command("SET", place.keys.database_id, self._new_mark(b""), "NX")
@@ -189,6 +190,8 @@ class ShardsRaise:
                         f"the keys of shard {place.number} of {self.shards} (prefix {place.keys.prefix!r}) are those of another "
                         "broker; allowed is another number"
                     )
+                if policies:
+                    place.commands.command("HSET", place.keys.policies, *policies)
         self._trust()
         for move in self.moving():
             self._declare_queue(move)
@@ -201,14 +204,14 @@ class ShardsRaise:
         name, source, target = move.name, move.source, move.target
         meta = source.keys.queue(name).meta
         assumed, newest, logged = source.commands.command("HMGET", meta, "assumed", "newest", "event_log")
-        known = source.queues.read(name)
-        if known is None:
+        declared = source.queues.declared(name)
+        if declared is None:
             return
         if assumed:
             target.queues.restore(name)
         else:
             try:
-                target.queues.declare(name, known.arguments)
+                target.queues.declare(name, declared)
             except PreconditionFailed as error:
                 logger.warning("%s: it keeps what it has in its new shard", error, extra={"queue": name})
         there = target.keys.queue(name).meta

@@ -42,6 +42,8 @@ NEEDED = {
 SERVERS = {"exporter": "/metrics", "web": "/"}
 #: They have a broker of their own, or take its URL behind their name.
 OTHERS = {"demo", "spark"}
+#: Of a broker with several shards, whose prefixes begin with a brace.
+OF_SHARDS = {"shards raise"}
 
 
 def leaves(group: click.Group, names: tuple[str, ...] = ()) -> Iterator[tuple[str, click.Command]]:
@@ -55,7 +57,7 @@ def leaves(group: click.Group, names: tuple[str, ...] = ()) -> Iterator[tuple[st
             yield " ".join((*names, name)), command
 
 
-COMMANDS = {name: command for name, command in leaves(commands) if name not in OTHERS}
+COMMANDS = {name: command for name, command in leaves(commands) if name not in OTHERS | OF_SHARDS}
 
 
 def arguments_of(name: str, command: click.Command, folder: str) -> list[str]:

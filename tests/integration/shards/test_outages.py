@@ -125,7 +125,7 @@ def test_a_consumer_that_cannot_go_on_keeps_no_other_one_from_its_shard(connect_
     connection.transport.open(1).session.abandon()
     for queue in (gone, named(1, "loud")):
         publisher.queue_delete(queue)
-        declare(publisher, queue, arguments={"x-max-length": 5})
+        declare(publisher, queue, arguments={"x-max-priority": 5})
     wait_until(lambda: not inbox.pump(0.05) and len(connection.transport.brokers) == SHARDS, 10)
     publish(publisher, other, "goes on")
     assert inbox.drain(1, timeout_s=5) == ["goes on"]
@@ -137,7 +137,7 @@ def test_a_declaration_that_was_refused_is_not_made_again(connect_shards):
     connection, publisher = connect_shards(), connect_shards().channel()
     inbox, channel = Inbox(connection.channel(), *QUEUES), connection.channel()
     with pytest.raises(PreconditionFailed):
-        declare(channel, QUEUES[1], arguments={"x-max-length": 5})
+        declare(channel, QUEUES[1], arguments={"x-max-priority": 5})
     reconnect(connection, inbox, 1)
     publish(publisher, QUEUES[1], "goes on")
     assert inbox.drain(1, timeout_s=5) == ["goes on"]

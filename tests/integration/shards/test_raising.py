@@ -151,6 +151,18 @@ def test_dead_letters_come_along(connect_shards, connect_more, url):
     assert dead_letters_of(connect_more().channel().of_queue(queue).session).count(queue) == 1
 
 
+def test_policies_are_in_force_in_the_new_shards_beside_what_was_declared(connect_shards, connect_more, url):
+    declare(connect_shards().channel(), *QUEUES, arguments={"x-max-length": 100})
+    with admin_of_url(url) as admin:
+        admin.set_policy("q*", {"x-max-length": 5}, "less")
+    raised(url)
+    with admin_of_url(url.replace(f"={SHARDS}", f"={MORE}")) as admin:
+        assert [admin.arguments(queue) for queue in QUEUES] == [{"x-max-length": 5}] * MORE
+        declare(connect_more(on_mismatch="error").channel(), *QUEUES, arguments={"x-max-length": 100})
+        admin.remove_policy("q*")
+        assert [admin.arguments(queue) for queue in QUEUES] == [{"x-max-length": 100}] * MORE
+
+
 def test_a_process_without_shards_is_refused_with_the_number(connect, connect_more, broker_url):
     plain = connect().channel()
     declare(plain, *QUEUES)
