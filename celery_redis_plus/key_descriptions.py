@@ -349,9 +349,8 @@ OF_THE_DATABASE = (
     KeyDescription(
         _KEYS.policies,
         "hash",
-        "Pattern of queues' names -> the policy that steers them (JSON, see `broker/queues/policies.py`).",
-        "As long as it has members.",
-        plain_writers="`BrokerAdmin`, and the leader, which removes those whose time is over",
+        "Pattern of queues' names -> the policy that steers them (JSON, see `broker/queues/policies.py`); '' -> the version.",
+        "From the first policy on.",
     ),
     KeyDescription(
         _KEYS.database_id,

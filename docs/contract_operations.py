@@ -315,7 +315,16 @@ OPERATIONS = {
             ("broker/queues/queues.py:Queues.steer",),
             ("replace_arguments",),
             NO_STATE,
-            "0 under another queue id; -1 where bytes are to be limited that were not counted",
+            "empty under another queue id or version of the policies; `COUNT` where bytes are to be limited that were not "
+            "counted",
+        ),
+        Operation(
+            "write a policy",
+            "Write or remove an entry of the list of policies, under a new version.",
+            ("broker/queues/policies.py:PolicyList.put", "broker/queues/policies.py:PolicyList.remove"),
+            ("write_policy",),
+            NO_STATE,
+            "0 where it is another one than was read",
         ),
         Operation(
             "declare an exchange, bind",

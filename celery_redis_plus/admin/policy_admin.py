@@ -55,7 +55,7 @@ class PolicyAdmin:
         Raises:
             InvalidArgument: naming the argument or value, and what is allowed.
         """
-        policy = self._policies.put(pattern, arguments, reason, priority=priority, for_s=for_s)
+        policy = self.list_policy(pattern, arguments, reason, priority=priority, for_s=for_s)
         shown = " ".join(f"{name}={value}" for name, value in arguments.items())
         with self.audit.action(
             "set policy", in_steps=True, pattern=pattern, arguments=shown, reason=reason, for_s=for_s
@@ -64,13 +64,25 @@ class PolicyAdmin:
             action.count = sum(refusal is None for refusal in found.values())
         return found
 
+    def list_policy(
+        self, pattern: str, arguments: Mapping[str, object], reason: str, *, priority: int = 0, for_s: float | None = None
+    ) -> Policy:
+        """Write a policy as `set_policy` does, and leave it to the leader to put it into force. Raises as `set_policy`."""
+        return self._policies.put(pattern, arguments, reason, priority=priority, for_s=for_s)
+
     def remove_policy(self, pattern: str) -> dict[str, str | None] | None:
         """Remove a policy: its queues have their own arguments again, or those of another one that matches.
 
         Returns None where there is none, else as `set_policy`.
         """
-        if not self._policies.remove(pattern):
-            return None
+        return self.steer_without_policy(pattern) if self.unlist_policy(pattern) else None
+
+    def unlist_policy(self, pattern: str) -> bool:
+        """Remove a policy from the list, and leave it to the leader to steer its queues; return whether there was one."""
+        return self._policies.remove(pattern)
+
+    def steer_without_policy(self, pattern: str) -> dict[str, str | None]:
+        """Steer the queues that a policy has named which is no longer on the list. Returns as `set_policy`."""
         with self.audit.action("remove policy", in_steps=True, pattern=pattern) as action:
             found = self._steer(pattern)
             action.count = sum(refusal is None for refusal in found.values())

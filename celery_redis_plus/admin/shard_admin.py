@@ -267,6 +267,9 @@ class ShardAdmin(BrokerAdmin):
     ) -> dict[str, str | None]:
         """Set a policy in each shard, as `BrokerAdmin.set_policy`. Raises ShardUnreachable before any, where one is away."""
         self.policies()
+        for shard in self._shards:
+            # The leader of each shard completes what is on its list, should this process die.
+            shard.list_policy(pattern, arguments, reason, priority=priority, for_s=for_s)
         return self._merged(
             shard.set_policy(pattern, arguments, reason, priority=priority, for_s=for_s) for shard in self._shards
         )
@@ -274,8 +277,8 @@ class ShardAdmin(BrokerAdmin):
     def remove_policy(self, pattern: str) -> dict[str, str | None] | None:
         """Remove a policy from each shard, as `BrokerAdmin.remove_policy`. Raises as `set_policy`."""
         self.policies()
-        removed = [found for shard in self._shards if (found := shard.remove_policy(pattern)) is not None]
-        return self._merged(removed) if removed else None
+        removed = [shard.unlist_policy(pattern) for shard in self._shards]
+        return self._merged(shard.steer_without_policy(pattern) for shard in self._shards) if any(removed) else None
 
     @staticmethod
     def _merged(found: Iterable[dict[str, str | None]]) -> dict[str, str | None]:

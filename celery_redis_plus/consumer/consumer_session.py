@@ -175,12 +175,12 @@ class ConsumerSession:
 
     def watch_queue(self, queue: str, consumer: Consumer | None = None) -> None:
         """Have the maintenance tasks look after a queue, for a consumer or for this connection."""
-        declared = self.queues.arguments(queue)
-        ttl_ms = None if declared is None else self.queues.ttl_ms(declared)
+        known = self.queues.known(queue)
+        ttl_ms = None if known is None else self.queues.ttl_ms(known.arguments)
         service = self.service
         service.own_process.add(self.commands)
         user = self.id if consumer is None else consumer.id
-        service.watched.add(queue, user, ttl_ms, consumer, declared=declared is not None)
+        service.watched.add(queue, user, ttl_ms, consumer, record_id=b"" if known is None else known.id)
         service.start()
         self.unreported = True
 

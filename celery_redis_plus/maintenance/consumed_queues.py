@@ -24,6 +24,8 @@ class ConsumedQueue:
     consumers: tuple[Consumer, ...] = field(default=())
     #: It has had a record while it was consumed: where that is missing, the queue is gone. Else it was never declared.
     declared: bool = False
+    #: Id of the record by whose arguments it is consumed; empty where that is not known.
+    record_id: bytes = b""
 
 
 class ConsumedQueues:
@@ -39,9 +41,9 @@ class ConsumedQueues:
         self.on_change: Callable[[], None] = lambda: None
 
     def add(
-        self, queue: str, user: str, ttl_ms: int | None, consumer: Consumer | None = None, *, declared: bool = False
+        self, queue: str, user: str, ttl_ms: int | None, consumer: Consumer | None = None, *, record_id: bytes = b""
     ) -> None:  # fmt: skip
-        """Note that `user` uses `queue`, which is `declared`; `consumer` is the user as the server lists it."""
+        """Note that `user` uses `queue`, whose record has this id; `consumer` is the user as the server lists it."""
         with self._lock:
             known = self._queues.get(queue) or ConsumedQueue(queue, ttl_ms, frozenset())
             consumers = tuple(one for one in known.consumers if one.id != user)
@@ -50,7 +52,9 @@ class ConsumedQueues:
                 ttl_ms,
                 known.users | {user},
                 consumers if consumer is None else (*consumers, consumer),
-                declared or known.declared,
+                bool(record_id) or known.declared,
+                # Another consumer may know of older arguments.
+                known.record_id or record_id,
             )
             self.version += 1
         self.on_change()
@@ -71,13 +75,13 @@ class ConsumedQueues:
         self.on_change()
         return not left
 
-    def redeclared(self, queue: str, ttl_ms: int | None) -> None:
-        """Note that a watched queue was declared again, and tell its consumers."""
+    def redeclared(self, queue: str, ttl_ms: int | None, record_id: bytes = b"") -> None:
+        """Note that a watched queue was declared again, or has new arguments, and tell its consumers."""
         with self._lock:
             known = self._queues.get(queue)
             if known is None:
                 return
-            self._queues[queue] = replace(known, ttl_ms=ttl_ms, declared=True)
+            self._queues[queue] = replace(known, ttl_ms=ttl_ms, declared=True, record_id=record_id)
             self.version += 1
         for consumer in known.consumers:
             consumer.on_redeclared()

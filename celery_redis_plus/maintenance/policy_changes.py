@@ -13,9 +13,7 @@ from celery_redis_plus.errors import PreconditionFailed
 from celery_redis_plus.maintenance.time_slices import Slice
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from celery_redis_plus.broker.queues.policies import Policy, PolicyList
+    from celery_redis_plus.broker.queues.policies import PolicyList
     from celery_redis_plus.broker.queues.queues import Queues
     from celery_redis_plus.maintenance.leader import Leadership
 
@@ -35,8 +33,8 @@ class PolicyChanges:
         self._leadership = leadership
         self._epoch = -1
         self._look_at = 0.0
-        #: The policies that are in force everywhere, but for the queues in `_waiting`.
-        self._seen: Sequence[Policy] = ()
+        #: Version of the policies that are in force everywhere, but for the queues in `_waiting`; none where none ever was.
+        self._seen = b""
         self._waiting: deque[str] = deque()
         #: Queues in which a policy could not be put into force yet: they are tried again with each look.
         self._refused: set[str] = set()
@@ -54,7 +52,7 @@ class PolicyChanges:
             self._look(now)
         slice_ = Slice()
         while self._waiting and not slice_.over:
-            name = self._waiting.popleft()
+            name = self._waiting[0]
             with self._failures.alone(name):
                 try:
                     self._queues.steer(name)
@@ -64,16 +62,16 @@ class PolicyChanges:
                     self._refused.add(name)
                 else:
                     self._refused.discard(name)
+            self._waiting.popleft()
 
     def _look(self, now: float) -> None:
-        ended = self._policies.remove_ended()
-        policies = self._policies.all()
+        policies = self._policies.remove_ended()
         is_new_leader, self._epoch = self._epoch != self._leadership.epoch, self._leadership.epoch
-        if ended or policies != self._seen or (is_new_leader and policies):
-            self._seen = policies
+        if policies.version != self._seen or (is_new_leader and policies.version):
+            self._seen = policies.version
             self._waiting = deque(self._queues.lasting())
             self._refused.clear()
         else:
             self._waiting.extend(self._refused)
-        end_ms = min((one.until_ms for one in policies if one.until_ms), default=math.inf)
-        self._look_at = now + min(LOOK_S, max(0.05, (end_ms - self._policies.now_ms) / 1000))
+        end_ms = min((one.until_ms for one in policies.all if one.until_ms), default=math.inf)
+        self._look_at = now + min(LOOK_S, max(0.05, (end_ms - policies.now_ms) / 1000))

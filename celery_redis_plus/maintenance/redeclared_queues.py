@@ -45,14 +45,16 @@ class RedeclaredQueues:
 
         Raises as `CommandConnection.call` does. A record that cannot be read is logged.
         """
+        watched = self._watched.get(queue)
         if not record_id:
-            watched = self._watched.get(queue)
             if watched is not None and watched.declared:
                 self._on_missing()
             return
         self._watched.note_declared(queue)
         known = self._knowledge.records.get(queue)
-        if known is not None and known.id == record_id:
+        # A publish of this process may have read the new record before its consumers hear of it.
+        consumed_by = b"" if watched is None else watched.record_id
+        if known is not None and known.id == record_id and consumed_by in {b"", record_id}:
             return
         record = None
         with self._failures.alone(queue):
@@ -64,4 +66,4 @@ class RedeclaredQueues:
             logger.info(
                 "queue %r was declared again, or has new arguments: %s", queue, record.arguments.encode(), extra={"queue": queue}
             )
-        self._watched.redeclared(queue, self._queues.ttl_ms(record.arguments))
+        self._watched.redeclared(queue, self._queues.ttl_ms(record.arguments), record.id)

@@ -2,6 +2,7 @@
 -- @include release_capacity
 -- @include log_event
 -- @include tracked_message
+-- @include queue_id
 
 -- The next tags of the trash, `limit` at most, and the number and the key of the set that has them; none where the trash is empty.
 local function next_in_trash(trash, limit)
@@ -21,14 +22,14 @@ end
 local function empty_trash(trash, message, meta, limit, now, event_log)
   local tags, number, set = next_in_trash(trash, limit)
   if #tags == 0 then return 0 end
-  local id = redis.call('HGET', meta, 'id')
+  local id = base_id(redis.call('HGET', meta, 'id'))
   local freed, bytes = 0, 0
   local deleted = event_log ~= ''
   if deleted then log_of(meta, event_log) end
   for _, tag in ipairs(tags) do
     local hash = message .. tag
     -- A dead letter was counted out when it died, and a message of a deleted queue with its record.
-    local counts = is_bounded(tag) and string.sub(tag, 21) == id and not fields_of(hash, 'died')[1]
+    local counts = is_bounded(tag) and base_id(string.sub(tag, 21)) == id and not fields_of(hash, 'died')[1]
     local size = counts and size_of(hash)
     local track = tracked_by(meta, hash)
     -- It is gone where a late ack was first, and where it was in two sets.

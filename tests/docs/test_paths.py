@@ -59,6 +59,7 @@ NO_TRANSITION = frozenset(
         *(
             "pause",
             "replace_arguments",
+            "write_policy",
             "publish_fanout",
             "publish_fanout_bounded",
             "remove_expired_subscribers",

@@ -33,6 +33,8 @@ class KnownQueue:
     arguments: QueueArguments
     #: This process has seen to it that the queue is swept, also without consumers.
     always_swept: bool = False
+    #: What it was declared with, where a policy may have replaced some of that; None: `arguments`.
+    declared: QueueArguments | None = None
     #: Whether `lua/publish_ordinary.lua` may publish to it: it lasts, and its arguments say nothing that publishing has to heed.
     ordinary: bool = field(init=False)
 

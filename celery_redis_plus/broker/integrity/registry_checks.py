@@ -15,7 +15,7 @@ from celery_redis_plus.broker.arguments.queue_arguments import QueueArguments
 from celery_redis_plus.broker.exchanges.exchange_record import decode_exchange
 from celery_redis_plus.broker.exchanges.routing import decode_binding
 from celery_redis_plus.broker.integrity.rules import Violation
-from celery_redis_plus.broker.queues.queue_ids import number_of
+from celery_redis_plus.broker.queues.queue_ids import base_of, number_of
 from celery_redis_plus.connection.server_time import server_ms
 from celery_redis_plus.error_translation import concerns_keys
 from celery_redis_plus.errors import InvalidArgument, WrongKeyType
@@ -187,7 +187,7 @@ class RegistryChecks:
         for queue in queues:
             if queue.id is None:
                 continue
-            first = owners.setdefault(queue.id, queue.name)
+            first = owners.setdefault(base_of(queue.id), queue.name)
             if first != queue.name:
                 detail = f"{queue.id.decode(errors='replace')!r} is the id of {first!r} as well"
                 yield Suspect(Violation("duplicate-id", queue.name, "", detail), partial(self._queues.renumber, queue.name))

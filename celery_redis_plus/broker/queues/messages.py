@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from celery_redis_plus.keys import Keys
 
 #: A message's id: time and number in hexadecimal, a flag, the queue's id.
-MESSAGE_ID = re.compile(r"[0-9a-f]{19}[^0-9a-z][0-9a-z]+")
+MESSAGE_ID = re.compile(r"[0-9a-f]{19}[^0-9a-z][0-9a-zR]+")
 #: Last events of a queue's log that are searched for a finished message when there is no index, and how many one command reads.
 LOG_TAIL, LOG_PAGE = 10_000, 1000
 #: Tells `release` that an operator gives a message back.

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from celery_redis_plus.broker.arguments.argument_rules import STEERING, check_arguments
 from celery_redis_plus.broker.arguments.eta import MAX_DELAY_MS, time_of_ms
@@ -20,6 +20,7 @@ from celery_redis_plus.broker.arguments.field_tables import pack_table, to_text,
 from celery_redis_plus.broker.queue_failures import KeyFailures
 from celery_redis_plus.errors import InvalidArgument
 from celery_redis_plus.keys import decode_name, encode_name
+from celery_redis_plus.scripts import script
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+#: The field of the list that has its version, in place of a pattern.
+VERSION = b""
 #: Priorities of policies.
 LOWEST, HIGHEST = -1000, 1000
 
@@ -79,12 +82,27 @@ class Policy:
         try:
             data = json.loads(text)
             arguments = {**dict.fromkeys(data["without"]), **unpack_table(data["arguments"])}
-            since_ms, until_ms = int(data["since"]), int(data["until"])
-            return cls(
-                pattern, arguments, str(data["reason"]), int(data["priority"]), since_ms=since_ms, until_ms=until_ms
-            )  # fmt: skip
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise InvalidArgument(f"stored policy {pattern!r} is {text!r:.200}, and no record of a policy") from error
+            since_ms, until_ms, priority = (int(data[name]) for name in ("since", "until", "priority"))
+            policy = cls(
+                pattern, _checked(pattern, arguments), str(data["reason"]), priority, since_ms=since_ms, until_ms=until_ms
+            )
+            # What cannot be shown does not apply.
+            policy.since, policy.until, policy.reason.encode()
+        except Exception as error:
+            # What JSON may raise for a text that somebody else wrote is no closed list.
+            raise InvalidArgument(f"stored policy {pattern!r} is {text!r:.200}, and no record of a policy: {error}") from error
+        return policy
+
+
+def _checked(pattern: str, arguments: Mapping[str, object]) -> dict[str, object]:
+    """Return the arguments of a policy as they are kept. Raises InvalidArgument."""
+    fixed = sorted(arguments.keys() - STEERING)
+    if fixed:
+        raise InvalidArgument(
+            f"argument {fixed[0]!r} of policy {pattern!r} cannot change while a queue lives; allowed: "
+            + ", ".join(sorted(STEERING))
+        )
+    return {**dict.fromkeys(arguments), **check_arguments(f"policy {pattern!r}", arguments)}
 
 
 def applying(policies: Iterable[Policy], queue: str) -> Policy | None:
@@ -98,6 +116,19 @@ def _ms(time: Sequence[bytes]) -> int:
     return int(time[0]) * 1000 + int(time[1]) // 1000
 
 
+class Policies(NamedTuple):
+    """The policies that apply at one moment."""
+
+    #: Of the list; empty where there was never a policy.
+    version: bytes
+    #: By pattern.
+    all: list[Policy]
+    #: Those whose time is over, with their records.
+    ended: list[tuple[str, bytes]]
+    #: The server's clock, ms since the epoch.
+    now_ms: int
+
+
 class PolicyList:
     """The policies of a broker, over one connection. What they say of a queue is put into force by `Queues.steer`."""
 
@@ -105,30 +136,30 @@ class PolicyList:
         self._commands = commands
         self._keys = keys
         self._failures = KeyFailures(logger, "cannot be read, and does not apply", kind="policy")
-        #: The server's clock at the last look, ms since the epoch.
-        self.now_ms = 0
 
-    def all(self) -> list[Policy]:
-        """Return the policies that apply now, by pattern. One that cannot be read is logged.
-
-        Raises as `CommandConnection.call` does.
-        """
-        return [one for one in self._read() if not self._is_over(one)]
-
-    def _read(self) -> list[Policy]:
+    def read(self) -> Policies:
+        """Return the policies that apply now. One that cannot be read is logged. Raises as `CommandConnection.call` does."""
         fields: list[bytes] = []
+        now_ms = 0
         with self._failures.alone("*"):
             fields, time = self._commands.ask([("HGETALL", self._keys.policies), ("TIME",)])
-            self.now_ms = _ms(time)
-        found = []
-        for pattern, text in sorted(zip(fields[::2], fields[1::2], strict=True)):
+            now_ms = _ms(time)
+        records = dict(zip(fields[::2], fields[1::2], strict=True))
+        version = records.pop(VERSION, b"")
+        found, ended = [], []
+        for pattern, text in sorted(records.items()):
             name = decode_name(pattern)
             with self._failures.alone(name):
-                found.append(Policy.decode(name, text))
-        return found
+                policy = Policy.decode(name, text)
+                if 0 < policy.until_ms <= now_ms:
+                    ended.append((name, text))
+                else:
+                    found.append(policy)
+        return Policies(version, found, ended, now_ms)
 
-    def _is_over(self, policy: Policy) -> bool:
-        return 0 < policy.until_ms <= self.now_ms
+    def all(self) -> list[Policy]:
+        """Return the policies that apply now, by pattern. Raises as `read` does."""
+        return self.read().all
 
     def put(
         self, pattern: str, arguments: Mapping[str, object], reason: str, *, priority: int = 0, for_s: float | None = None
@@ -150,25 +181,25 @@ class PolicyList:
             raise InvalidArgument(
                 f"{owner} is for {for_s!r} s; allowed is more than 0 and up to {MAX_DELAY_MS // 1000}, or None for good"
             )
-        fixed = sorted(arguments.keys() - STEERING)
-        if fixed:
-            raise InvalidArgument(
-                f"argument {fixed[0]!r} of {owner} cannot change while a queue lives; allowed: {', '.join(sorted(STEERING))}"
-            )
-        checked = {**dict.fromkeys(arguments), **check_arguments(owner, arguments)}
+        checked = _checked(pattern, arguments)
         now = _ms(self._commands.command("TIME"))
         until_ms = 0 if for_s is None else now + max(1, int(for_s * 1000))
         policy = Policy(pattern, checked, reason.strip(), priority, since_ms=now, until_ms=until_ms)
-        self._commands.command("HSET", self._keys.policies, encode_name(pattern), policy.encode())
+        self._write(pattern, policy.encode())
         return policy
 
     def remove(self, pattern: str) -> bool:
         """Remove a policy; return whether there was one."""
-        return bool(self._commands.command("HDEL", self._keys.policies, encode_name(pattern)))
+        return self._write(pattern, "")
 
-    def remove_ended(self) -> bool:
-        """Remove the policies whose time is over; return whether there were any: what they said of queues is still in force."""
-        ended = [one.pattern for one in self._read() if self._is_over(one)]
-        for pattern in ended:
-            self.remove(pattern)
-        return bool(ended)
+    def remove_ended(self) -> Policies:
+        """Remove the policies whose time is over, and return what is left."""
+        found = self.read()
+        for pattern, text in found.ended:
+            # Not where somebody has prolonged it.
+            self._write(pattern, "", text)
+        return self.read() if found.ended else found
+
+    def _write(self, pattern: str, record: str, before: bytes = b"") -> bool:
+        call = (script("write_policy"), [self._keys.policies], encode_name(pattern), record, before)
+        return bool(self._commands.call(*call))

@@ -143,12 +143,14 @@ class Queues:
         always_swept = bool(in_force.always_swept or logged)
         if always_swept:
             self.ensure_swept(name)
-        self._known.put(name, KnownQueue(written.id, in_force, always_swept))
+        self._known.put(name, KnownQueue(written.id, in_force, always_swept, declared=arguments))
         self._knowledge.declared(name, arguments)
-        if changes:
-            self.steer(name, arguments)
-        elif written.status == b"created" and not arguments.transient:
-            self.steer(name)
+        if changes or (written.status == b"created" and not arguments.transient):
+            try:
+                self.steer(name, arguments if changes else None)
+            except PreconditionFailed as error:
+                # The queue is usable as it is: its consumers begin.
+                logger.warning("%s: the queue keeps what it has", error, extra={"queue": name})
         return written.sizes
 
     def _rules(self, name: str, arguments: QueueArguments) -> list[tuple[str, Argument]]:
@@ -194,20 +196,36 @@ class Queues:
         Raises:
             PreconditionFailed: `x-max-length-bytes` can be set only where it was, or in an empty queue: bytes were not counted.
         """
-        policies, meta = self._policies.all(), self._keys.queue(name).meta
+        meta = self._keys.queue(name).meta
         while True:
-            queue_id, stands, was_declared = self._commands.command("HMGET", meta, "id", "arguments", "declared")
+            # In this order: the script refuses where the list has changed since.
+            policies = self._policies.read()
+            queue_id, stands, was_declared, *rules = self._commands.command(
+                "HMGET", meta, "id", "arguments", "declared", *RULE_FIELDS
+            )  # fmt: skip
             if queue_id is None or stands is None:
                 return False
             before = QueueArguments.decode(stands)
             base = before if was_declared is None else QueueArguments.decode(was_declared)
             wanted = base if declared is None else base.with_steering_of(declared)
-            in_force = self._by_policy(name, wanted, policies, strict=strict)
-            if in_force.encode() == before.encode() and wanted.encode() == base.encode():
+            in_force = self._by_policy(name, wanted, policies.all, strict=strict)
+            if (
+                in_force.encode() == before.encode()
+                and wanted.encode() == base.encode()
+                and self._has_rules(name, in_force, rules)
+            ):
                 return False
-            if self._replace(name, queue_id, in_force, wanted):
+            if self._replace(name, queue_id, policies.version, in_force, wanted):
                 logger.info("queue %r has new arguments: %s", name, in_force.encode(), extra={"queue": name})
                 return True
+
+    def _has_rules(self, name: str, arguments: QueueArguments, stored: Sequence[bytes | None]) -> bool:
+        """Return whether the record says what follows from the arguments; `restricted` follows from consumers, too."""
+        given = dict(self._rules(name, arguments))
+        return all(
+            field == "restricted" or (value or b"") == _stored(given.get(field, ""))
+            for field, value in zip(RULE_FIELDS, stored, strict=True)
+        )
 
     def _by_policy(
         self, name: str, arguments: QueueArguments, policies: Sequence[Policy], *, strict: bool
@@ -223,25 +241,27 @@ class Queues:
             logger.error("policy %r does not apply to queue %r: %s", policy.pattern, name, error, extra={"queue": name})  # noqa: TRY400
             return arguments
 
-    def _replace(self, name: str, known_id: bytes, arguments: QueueArguments, declared: QueueArguments) -> bool:
-        """Put arguments into force; return False where the record is another one by now."""
+    def _replace(
+        self, name: str, known_id: bytes, version: bytes, arguments: QueueArguments, declared: QueueArguments
+    ) -> bool:  # fmt: skip
+        """Put arguments into force; return False where the record, or the list of policies, is another one by now."""
         given = dict(self._rules(name, arguments))
         fields = [item for field in RULE_FIELDS for item in (field, given.get(field, ""))]
-        encoded, encoded_declared, new_id = arguments.encode(), declared.encode(), self._draw_id()
-        replaced = self._commands.call(
-            script("replace_arguments"), self._keys.queue(name).consumer_keys,
-            known_id, new_id, encoded, "" if encoded == encoded_declared else encoded_declared, *fields,
+        differs = arguments.encode() != declared.encode()
+        new_id = self._commands.call(
+            script("replace_arguments"), [*self._keys.queue(name).consumer_keys, self._keys.policies],
+            known_id, version, arguments.encode(), declared.encode() if differs else "", *fields,
         )  # fmt: skip
-        if replaced < 0:
+        if new_id == b"COUNT":
             raise PreconditionFailed(
                 f"argument 'x-max-length-bytes' of queue {name!r} cannot be set while the queue has messages: their bytes were "
                 "not counted. Allowed in an empty queue; 'x-max-length' can be set at any time"
             )
-        if replaced:
+        if new_id:
             if arguments.always_swept:
                 self.ensure_swept(name)
-            self._known.put(name, KnownQueue(new_id.encode(), arguments, arguments.always_swept))
-        return bool(replaced)
+            self._known.put(name, KnownQueue(new_id, arguments, arguments.always_swept, declared=declared))
+        return bool(new_id)
 
     def _set_event_log(self, name: str, wanted: bool | None) -> bool | None:
         """Set whether the queue's events are written; return that, None where it stays as it is."""
@@ -287,6 +307,8 @@ class Queues:
         """Give a lasting queue a record whose arguments are unknown here: a declaration replaces it."""
         self._write(name, QueueArguments(durable=True), None, [("assumed", 1)], queue_id.decode())
         self.enlist(name, "")
+        with suppress(PreconditionFailed):
+            self.steer(name)
         if self._set_event_log(name, None):
             self.ensure_swept(name)
 
@@ -336,14 +358,16 @@ class Queues:
     def read(self, name: str) -> KnownQueue | None:
         """Return the queue's record as it stands on the server now. Raises as `known` does."""
         keys = self._keys.queue(check_queue_name(name))
-        queue_id, stands = self._commands.command("HMGET", keys.meta, "id", "arguments")
+        queue_id, stands, declared = self._commands.command("HMGET", keys.meta, "id", "arguments", "declared")
         if stands is None:
             self._known.forget(name)
             return None
         before = self._known.get(name)
         if before is not None and before.id == queue_id:
             return before
-        known = KnownQueue(queue_id or b"", QueueArguments.decode(stands))
+        known = KnownQueue(
+            queue_id or b"", QueueArguments.decode(stands), declared=None if declared is None else QueueArguments.decode(declared)
+        )
         self._known.put(name, known)
         return known
 
@@ -415,7 +439,7 @@ class Queues:
             logger.debug("a message for %r is unroutable: the queue was transient and is gone", name)
             return False
         record = self._known.get(name)
-        known = self._knowledge.queue(name) if record is None else record.arguments
+        known = self._knowledge.queue(name) if record is None else record.declared or record.arguments
         if known is None:
             logger.info("queue %r has no record on the server; declaring it as a lasting queue", name, extra={"queue": name})
             self.restore(name)
@@ -561,6 +585,11 @@ class Queues:
         conditions = (int(if_unused), int(if_empty), int(if_gone), if_id)
         reply: tuple[int, int, int, bytes] = self._commands.call(script("delete"), keys, *conditions)
         return reply
+
+
+def _stored(value: Argument) -> bytes:
+    """Return a field's value as the server has it."""
+    return value if isinstance(value, bytes) else str(value).encode()
 
 
 def ensure_swept(commands: CommandConnection, keys: Keys, name: str) -> None:

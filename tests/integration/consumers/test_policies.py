@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 import time
 
 import kombu
 import pytest
 from kombu.exceptions import ChannelError
+from redis.exceptions import ConnectionError as RedisConnectionError
 
 from celery_redis_plus.admin.broker_admin import BrokerAdmin
 from celery_redis_plus.broker.arguments.argument_rules import STEERING
+from celery_redis_plus.broker.arguments.queue_arguments import QueueArguments
 from celery_redis_plus.broker.queues.policies import PolicyList
 from celery_redis_plus.errors import InvalidArgument, PublishRefused
 from celery_redis_plus.keys import Keys
 from celery_redis_plus.maintenance import policy_changes
+from celery_redis_plus.maintenance.leader import Leadership
+from celery_redis_plus.maintenance.policy_changes import PolicyChanges
 from celery_redis_plus.record_fields import COUNTERS
 from tests.support.inbox import Inbox, declare, publish
 from tests.support.waiting import wait_until
@@ -365,3 +370,207 @@ def test_changes_under_traffic_lose_nothing_and_reach_all_who_know_the_old_argum
     operator.remove_policy("q")
     wait_until(lambda: [inbox.pump(0.02) for inbox in inboxes] and sum(len(one.messages) for one in inboxes) >= sent)
     assert sorted(body for inbox in inboxes for body in inbox.bodies) == [*range(sent)]
+
+
+# -- processes that die or stand still on the way -------------------------------------------------------------------------
+
+
+def test_who_steers_by_an_older_list_reads_it_again(connect, broker_url, operator, monkeypatch):
+    declare(connect().channel(), "q")
+    operator.set_policy("q", {"x-max-length": 5}, "for now")
+    with BrokerAdmin(broker_url) as late:
+        policies = late._queues._policies  # noqa: SLF001
+        real = policies.read
+
+        def slow():
+            monkeypatch.undo()
+            found = real()
+            operator.remove_policy("q")
+            return found
+
+        monkeypatch.setattr(policies, "read", slow)
+        late._queues.steer("q", kombu_arguments(x_delivery_limit=3))  # noqa: SLF001
+    assert operator.arguments("q") == {"x-delivery-limit": 3}
+
+
+def kombu_arguments(**arguments):
+    """Return the arguments of a lasting queue, with hyphens in their names."""
+    table = {name.replace("_", "-"): value for name, value in arguments.items()}
+    return QueueArguments.parse("q", durable=True, arguments=table)
+
+
+@pytest.mark.usefixtures("frequent_looks")
+def test_a_removal_that_was_killed_halfway_is_completed(connect, operator):
+    channel = connect().channel()
+    inbox = Inbox(channel, "q")
+    wait_until(lambda: (inbox.pump(0.02), channel.session.service.figures()["leads"])[1])
+    operator.set_policy("q", {"x-rate-limit": "1/h"}, "r")
+    operator.unlist_policy("q")
+    wait_until(lambda: (inbox.pump(0.05), operator.arguments("q") == {})[1])
+
+
+class Looks:
+    """The leader's task of a process that leads when it is told so."""
+
+    def __init__(self, operator, channel):
+        self.leadership = Leadership(60)
+        self.policies = PolicyList(channel.session.commands, Keys())
+        self.task = PolicyChanges(operator._queues, self.policies, self.leadership)  # noqa: SLF001
+
+    def look(self, epoch):
+        self.leadership.epoch = epoch
+        self.task._look_at = 0.0  # noqa: SLF001
+        self.task.run()
+
+
+def test_a_leader_completes_what_another_one_has_begun(connect, operator):
+    channel = connect().channel()
+    declare(channel, "q")
+    looks = Looks(operator, channel)
+    looks.look(1)
+    operator.set_policy("q", {"x-rate-limit": "1/h"}, "r", for_s=0.05)
+    wait_until(lambda: operator.policies() == [])
+    # Another leader, which dies before it steers.
+    looks.policies.remove_ended()
+    looks.look(3)
+    assert operator.arguments("q") == {}
+
+
+def test_a_leader_whose_call_fails_goes_on_with_the_same_queue(connect, operator, monkeypatch):
+    channel = connect().channel()
+    declare(channel, "q1", "q2")
+    looks = Looks(operator, channel)
+    operator.list_policy("*", {"x-max-length": 5}, "killed")
+    with monkeypatch.context() as broken:
+        broken.setattr(looks.task._queues, "steer", lambda _: (_ for _ in ()).throw(RedisConnectionError("cut")))  # noqa: SLF001
+        with pytest.raises(RedisConnectionError):
+            looks.look(1)
+    looks.look(1)
+    assert [operator.arguments(name) for name in ("q1", "q2")] == [{"x-max-length": 5}] * 2
+
+
+def test_a_policy_that_is_prolonged_while_it_ends_stays(connect, operator, monkeypatch):
+    channel = connect().channel()
+    operator.set_policy("q", {"x-max-length": 5}, "r", for_s=0.05)
+    wait_until(lambda: operator.policies() == [])
+    policies = PolicyList(channel.session.commands, Keys())
+    real = policies.read
+
+    def slow():
+        monkeypatch.undo()
+        found = real()
+        operator.set_policy("q", {"x-max-length": 6}, "longer", for_s=3600)
+        return found
+
+    monkeypatch.setattr(policies, "read", slow)
+    policies.remove_ended()
+    assert [one.arguments for one in operator.policies()] == [{"x-max-length": 6}]
+
+
+# -- queues that nobody has declared, or that were lost -------------------------------------------------------------------
+
+
+def test_a_queue_that_its_first_publish_has_made_has_the_policy(channel, operator):
+    operator.set_policy("*", {"x-max-length": 3, "x-overflow": "reject-publish"}, "r")
+    publish(channel, "q", 1, 2, 3)
+    with pytest.raises(PublishRefused):
+        publish(channel, "q", 4)
+
+
+def test_a_declaration_leaves_nothing_of_a_policy_that_has_ended(connect, redis_client, operator):
+    channel = connect().channel()
+    publish(channel, "q", *range(30))
+    operator.set_policy("q", {"x-rate-limit": "6/h"}, "r")
+    operator.unlist_policy("q")
+    inbox = Inbox(connect().channel(), "q")
+    assert inbox.drain(30, timeout_s=10) == [*range(30)]
+    assert redis_client.hget("meta:{q}", "rate") is None
+
+
+def test_a_flush_takes_the_policies_and_what_they_said(connect, redis_client, operator):
+    channel = connect().channel()
+    declare(channel, "q")
+    operator.set_policy("q", {"x-max-length": 2, "x-overflow": "reject-publish"}, "r")
+    publish(channel, "q", 1)
+    redis_client.flushall()
+    publish(channel, "q", 2)
+    assert operator.arguments("q") == {}
+    declare(connect(on_mismatch="error").channel(), "q")
+
+
+# -- counts and lines -----------------------------------------------------------------------------------------------------
+
+
+def test_a_purge_counts_out_the_bytes_of_what_was_published_before_a_policy(connect, redis_client, operator):
+    arguments = {"x-max-length-bytes": 20_000, "x-overflow": "reject-publish"}
+    channel = connect().channel()
+    declare(channel, "q", arguments=arguments)
+    publish(channel, "q", *["x" * 3000] * 5)
+    Inbox(connect().channel(), kombu.Queue("q", durable=True, queue_arguments=arguments), prefetch=1, ack=False).drain(1)
+    operator.set_policy("q", {"x-max-length": 1000}, "r")
+    operator.purge("q")
+    assert 3000 < int(redis_client.hget("meta:{q}", "bytes")) < 4500
+    publish(channel, "q", *["y" * 3000] * 3)
+    assert not list(operator.checker().run())
+
+
+def test_a_declaration_that_cannot_be_applied_leaves_its_consumer_alone(connect, operator, caplog):
+    publish(connect().channel(), "q", 1, 2)
+    queue = kombu.Queue("q", durable=True, queue_arguments={"x-max-length-bytes": 5000})
+    declare(connect().channel(), "q")
+    assert Inbox(connect(on_mismatch="apply").channel(), queue).drain(2) == [1, 2]
+    assert "their bytes were not counted" in caplog.text
+    assert operator.arguments("q") == {}
+
+
+def test_publishers_that_waited_for_an_earlier_limit_are_in_no_ones_way(connect, operator):
+    channel = connect().channel()
+    declare(channel, "q")
+    publish(channel, "q", 1, 2)
+    operator.set_policy("q", {"x-max-length": 2, "x-overflow": "block"}, "r")
+    waiting = [threading.Thread(target=publish, args=(connect().channel(), "q", 3), daemon=True) for _ in range(5)]
+    for thread in waiting:
+        thread.start()
+    wait_until(lambda: operator.counters("q").blocked == 5)
+    operator.remove_policy("q")
+    for thread in waiting:
+        thread.join(20)
+    operator.set_policy("q", {"x-max-length": 12, "x-overflow": "block"}, "r")
+    publish(channel, "q", 9)
+    assert operator.counters("q").blocked == 5
+
+
+def test_a_consumer_hears_of_arguments_that_a_publish_of_its_process_has_met(connect, operator):
+    connection = connect(polling_interval=60)
+    inbox, channel = Inbox(connection.channel(), "q"), connection.channel()
+    operator.set_policy("q", {"x-single-active-consumer": True}, "r")
+    publish(channel, "q", 1)
+    inbox.drain(1)
+    operator.remove_policy("q")
+    publish(channel, "q", 2)
+    inbox.drain(2)
+    publish(channel, "q", 3)
+    assert inbox.drain(3, timeout_s=20) == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"arguments":{},"without":[],"reason":"r","priority":0,"since":1,"until":1e999}',
+        '{"arguments":{},"without":[],"reason":"r","priority":1e999,"since":1,"until":0}',
+        '{"arguments":{},"without":[[1]],"reason":"r","priority":0,"since":1,"until":0}',
+        '{"arguments":{"x-max-priority":5},"without":[],"reason":"r","priority":0,"since":1,"until":0}',
+        '{"arguments":{"x-max-length":"x"},"without":[],"reason":"r","priority":0,"since":1,"until":0}',
+        "[" * 200_000,
+        b"\xff\xfe",
+    ],
+    ids=["until", "priority", "without", "fixed", "value", "deep", "bytes"],
+)
+def test_a_damaged_policy_stops_no_other(channel, redis_client, operator, text, caplog):
+    operator.set_policy("good*", {"x-max-length": 5}, "r")
+    redis_client.hset("policies", "*", text)
+    declare(channel, "good")
+    assert [one.pattern for one in operator.policies()] == ["good*"]
+    assert operator.arguments("good") == {"x-max-length": 5}
+    assert "policy '*' cannot be read" in caplog.text
+    assert operator.remove_policy("*") is not None

@@ -299,7 +299,7 @@ SCENARIOS: dict[str, list[Scenario]] = {
 }
 #: They touch no message, and nothing that a message needs: counters, wakeups, lists, broadcasts, tracked deliveries.
 NO_MESSAGES = {
-    "finish_move",
+    "finish_move", "write_policy",
     "record_error", "own_queue", "log_failed", "check_consumers", "tombstone_queues", "check_messages", "check_queue",
     "commit_events", "increment_counters", "declare_exchange", "next_queue_id", "add_to_queue_set", "database_id",
     "heartbeat_fanout", "leave_wait_queue", "publish_fanout", "publish_fanout_bounded",
