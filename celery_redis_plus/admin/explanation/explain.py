@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -103,7 +104,10 @@ def explain(
 
 def _of_task(messages: Messages, found: MessageInfo) -> list[Cause]:
     """Return what the index knows of further messages of the same task: each of them runs it."""
-    tags = [] if found.task_id is None else messages.of_task(found.queue, found.task_id)
+    tags: list[str] = []
+    # JSON can write a surrogate of its own, UTF-8 cannot: no index has such an id.
+    with suppress(UnicodeEncodeError):
+        tags = [] if found.task_id is None else messages.of_task(found.queue, found.task_id)
     others = [one for tag in tags[-MOST_OF_TASK:] if tag != found.id and (one := messages.find(found.queue, tag)) is not None]
     if not others:
         return []
