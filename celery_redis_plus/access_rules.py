@@ -112,13 +112,13 @@ ROLES = (
     ),
     Role(
         "monitor",
-        "Looks: `celery-redis-plus doctor`, `check`, `queues`, `consumers`, `counters`, `dead-letters list`, and the functions "
-        "that read.",
+        "Looks: `celery-redis-plus doctor`, `check`, `queues`, `queue`, `why`, `audit`, `consumers`, `counters`, `dead-letters "
+        "list`, `web --read-only`, and the functions that read.",
         (*_CHECKING, *_reading()),
         (
-            *("exists", "get", "hexists", "hget", "hgetall", "hkeys", "hmget", "scan", "smembers", "time", "xrange", "xrevrange"),
+            *("exists", "get", "hexists", "hget", "hgetall", "hkeys", "hmget", "hscan", "scan", "smembers", "time", "xrange"),
             # The last one is of kombu's own lists, for `doctor`.
-            *("zcard", "zrange", "zrank", "zscan", "zscore", "llen"),
+            *("xrevrange", "zcard", "zrange", "zrank", "zscan", "zscore", "llen"),
         ),
         # `check --repair` has the same scripts as `check`, and an include writes in other scripts.
         without=("hdel", "hincrby", "hset", "hsetnx", "persist", "pexpire", "unlink", "xtrim", "zadd", "zrem"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import ResponseError
 
@@ -16,6 +16,12 @@ if TYPE_CHECKING:
     from celery_redis_plus.broker.queues.audit import Audit
     from celery_redis_plus.broker.queues.policies import Policy
     from celery_redis_plus.broker.queues.queues import Queues
+
+
+def policy_shown(pattern: str, arguments: Mapping[str, object], reason: str, for_s: float | None) -> dict[str, Any]:
+    """Return what the audit log says of a policy."""
+    shown = " ".join(f"{name}={value}" for name, value in arguments.items())
+    return {"pattern": pattern, "arguments": shown, "reason": reason, "for_s": for_s}
 
 
 class PolicyAdmin:
@@ -56,10 +62,7 @@ class PolicyAdmin:
             InvalidArgument: naming the argument or value, and what is allowed.
         """
         policy = self.list_policy(pattern, arguments, reason, priority=priority, for_s=for_s)
-        shown = " ".join(f"{name}={value}" for name, value in arguments.items())
-        with self.audit.action(
-            "set policy", in_steps=True, pattern=pattern, arguments=shown, reason=reason, for_s=for_s
-        ) as action:
+        with self.audit.action("set policy", in_steps=True, **policy_shown(pattern, arguments, reason, for_s)) as action:
             found = self._steer(policy)
             action.count = sum(refusal is None for refusal in found.values())
         return found

@@ -16,6 +16,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from celery_redis_plus.admin.broker_admin import UNREADABLE, BrokerAdmin, BrokerRefusal
 from celery_redis_plus.admin.diagnosis.finding import Finding
+from celery_redis_plus.admin.policy_admin import policy_shown
 from celery_redis_plus.broker.dead_letters.store import replay_of
 from celery_redis_plus.broker.dead_letters.unroutable import UNDELIVERED
 from celery_redis_plus.broker.integrity import Account
@@ -267,18 +268,24 @@ class ShardAdmin(BrokerAdmin):
     ) -> dict[str, str | None]:
         """Set a policy in each shard, as `BrokerAdmin.set_policy`. Raises ShardUnreachable before any, where one is away."""
         self.policies()
-        for shard in self._shards:
-            # The leader of each shard completes what is on its list, should this process die.
-            shard.list_policy(pattern, arguments, reason, priority=priority, for_s=for_s)
-        return self._merged(
-            shard.set_policy(pattern, arguments, reason, priority=priority, for_s=for_s) for shard in self._shards
-        )
+        with self.audit.action("set policy", in_steps=True, **policy_shown(pattern, arguments, reason, for_s)) as action:
+            for shard in self._shards:
+                # The leader of each shard completes what is on its list, should this process die.
+                shard.list_policy(pattern, arguments, reason, priority=priority, for_s=for_s)
+            found = self._merged(
+                shard.set_policy(pattern, arguments, reason, priority=priority, for_s=for_s) for shard in self._shards
+            )
+            action.count = sum(refusal is None for refusal in found.values())
+        return found
 
     def remove_policy(self, pattern: str) -> dict[str, str | None] | None:
         """Remove a policy from each shard, as `BrokerAdmin.remove_policy`. Raises as `set_policy`."""
         self.policies()
-        removed = [shard.unlist_policy(pattern) for shard in self._shards]
-        return self._merged(shard.steer_without_policy(pattern) for shard in self._shards) if any(removed) else None
+        with self.audit.action("remove policy", pattern=pattern) as action:
+            removed = [shard.unlist_policy(pattern) for shard in self._shards]
+            merged = self._merged(shard.steer_without_policy(pattern) for shard in self._shards) if any(removed) else {}
+            action.count = len(merged)
+        return merged if any(removed) else None
 
     @staticmethod
     def _merged(found: Iterable[dict[str, str | None]]) -> dict[str, str | None]:

@@ -44,6 +44,7 @@ local function claim_messages(q, count, ready, index, message, meta, expiry, del
     now = now_ms()
     deadline = now + visibility
   end
+  local at = #found > 0 and text(now)
   local claimed, expiring = {}, {}
   local taken, passed, to_sweep = 0, 0, false
   -- Once, and not for each header.
@@ -91,7 +92,7 @@ local function claim_messages(q, count, ready, index, message, meta, expiry, del
           for_flagged().set_aside(meta, delayed, hash, tag, score, now)
           to_sweep = true
         else
-          redis.call('HSET', hash, 'score', score, 'claim', claim, 'owner', holder, 'claimed', text(now))
+          redis.call('HSET', hash, 'score', score, 'claim', claim, 'owner', holder, 'claimed', at)
           claimed[#claimed + 1] = deadline
           claimed[#claimed + 1] = tag
           taken = taken + 1

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from redis.exceptions import NoPermissionError, ResponseError
 
 from celery_redis_plus.admin.diagnosis.finding import ADVICE, DANGER, OK, Finding
-from celery_redis_plus.admin.diagnosis.naming import named, operand
+from celery_redis_plus.admin.diagnosis.naming import NAMED, named, operand
 from celery_redis_plus.admin.formatting import span, visible
 from celery_redis_plus.broker.consumers.pauses import Pausing
 from celery_redis_plus.broker.consumers.processes import Processes
@@ -21,7 +21,9 @@ from celery_redis_plus.broker.consumers.registry import Consumers
 from celery_redis_plus.broker.dead_letters.store import DeadLetters
 from celery_redis_plus.broker.dead_letters.unroutable import UNDELIVERED
 from celery_redis_plus.broker.queues.listing import list_messages
+from celery_redis_plus.connection.scans import scan_keys
 from celery_redis_plus.connection.server_time import server_ms
+from celery_redis_plus.keys import Keys, decode_name
 
 if TYPE_CHECKING:
     from celery_redis_plus.admin.diagnosis.examined_broker import ExaminedBroker
@@ -35,6 +37,8 @@ UNCONSUMED_S, BACKLOG_S = 60, 300
 FORGOTTEN_PAUSE_S = 3_600
 #: A process tells of its consumers every third of `consumer_heartbeat_timeout`: after this part of it, one is missing.
 SILENT_PART = 0.6
+#: Pages of keys among which other brokers are looked for: 100,000 keys.
+SCANS = 100
 #: Messages that are looked at to name the most frequent task.
 SAMPLE = 100
 #: The part of `dead_letter_max` from which on dead letters are about to be deleted.
@@ -93,8 +97,19 @@ def _no_queues(broker: ExaminedBroker) -> Finding:
     text = f"there is no queue under the prefix {prefix!r} in database {db}"
     if counts:
         text += f"; with keys: {', '.join(f'database {other} ({count:,})' for other, count in counts.items())}"
+    others = _other_prefixes(broker)
+    if others:
+        text += f"; brokers in database {db} have the prefix {', '.join(map(repr, others[:NAMED]))}"
     advice = "If workers have run: give the database and the global_keyprefix that they use (--prefix)."
-    return Finding("consumers", ADVICE, text, advice, {"database": db, "prefix": prefix, "keys": counts})
+    return Finding("consumers", ADVICE, text, advice, {"database": db, "prefix": prefix, "keys": counts, "prefixes": others})
+
+
+def _other_prefixes(broker: ExaminedBroker) -> list[str]:
+    """Return the prefixes of other brokers in this database, among some of its keys."""
+    name = Keys("").database_id
+    scans = islice(scan_keys(broker.commands, b"*" + name), SCANS)
+    found = {decode_name(key.removesuffix(name)) for page in scans for key in page}
+    return sorted(found - {broker.keys.prefix})
 
 
 def _databases(broker: ExaminedBroker) -> list[tuple[str, str]]:

@@ -136,11 +136,12 @@ def _behind(facts: Facts) -> Iterator[Cause]:
     if not facts.before:
         return
     values = {"before": facts.before, "higher_priority": facts.higher}
+    text = "1 message is before it" if facts.before == 1 else f"{facts.before:,} messages are before it"
     if facts.higher is None:
-        text = f"{facts.before:,} messages are before it, by priority and time (x-priority-ageing)"
+        text += ", by priority and time (x-priority-ageing)"
     else:
         earlier = facts.before - facts.higher
-        text = f"{facts.before:,} messages are before it: {facts.higher:,} of a higher priority, {earlier:,} that came earlier"
+        text += f": {facts.higher:,} of a higher priority, {earlier:,} that came earlier"
         values["earlier"] = earlier
     yield Cause("behind", text, values)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -27,6 +28,8 @@ STATES: Final = {
     "forwarded": ("DEAD",),
     "dead": ("DEAD",),
 }
+#: Units of rates, in seconds.
+UNITS: Final = (("a second", 1), ("a minute", 60), ("an hour", 3_600))
 #: How often a message is looked for that changes its place between two looks.
 TRIES: Final = 3
 #: Messages of the same task that are looked at.
@@ -103,7 +106,10 @@ def explain(
 
 def _of_task(messages: Messages, found: MessageInfo) -> list[Cause]:
     """Return what the index knows of further messages of the same task: each of them runs it."""
-    tags = [] if found.task_id is None else messages.of_task(found.queue, found.task_id)
+    tags: list[str] = []
+    # JSON can write a surrogate of its own, UTF-8 cannot: no index has such an id.
+    with suppress(UnicodeEncodeError):
+        tags = [] if found.task_id is None else messages.of_task(found.queue, found.task_id)
     others = [one for tag in tags[-MOST_OF_TASK:] if tag != found.id and (one := messages.find(found.queue, tag)) is not None]
     if not others:
         return []
@@ -132,5 +138,11 @@ def _at_rate(facts: Facts, earliest_s: float, rate: Rate | None) -> tuple[float 
     if rate.per_s <= 0:
         return None, f"unknown: nothing was delivered from its queue in the last {span(rate.over_s)}"
     turn_s = earliest_s + (facts.before + 1) / rate.per_s
-    text = f"in about {span(turn_s)}, at {rate.per_s:,.1f} deliveries a second (over the last {span(rate.over_s)})"
+    text = f"in about {span(turn_s)}, at {_shown(rate.per_s)} (over the last {span(rate.over_s)})"
     return turn_s, f"{text}, if nothing comes before it"
+
+
+def _shown(per_s: float) -> str:
+    """Return a rate for people, in a unit in which it is no fraction."""
+    unit, seconds = next(((unit, seconds) for unit, seconds in UNITS if per_s * seconds >= 1), UNITS[-1])
+    return f"{per_s * seconds:,.1f} deliveries {unit}"

@@ -96,14 +96,19 @@ class Sampler:
         self._thread.join()
 
     def _run(self) -> None:
-        took_s = 0.0
+        took_s, is_away = 0.0, False
         while not self._ended.wait(max(self._interval_s - took_s, took_s / MAX_LOAD) if took_s else 0):
             begun = time.monotonic()
             try:
                 self._samples.add(self._overviews(), begun)
+                if is_away:
+                    logger.warning("the broker answers again")
+                is_away = False
             except (CeleryRedisPlusError, RedisError, OSError) as error:
-                # The pages say so.
-                logger.debug("no samples of the queues: %s", error)
+                # The pages say so each time.
+                if not is_away:
+                    logger.warning("the broker cannot be asked: %s; it is tried again", error)
+                is_away = True
             took_s = max(time.monotonic() - begun, 0.001)
 
     def _overviews(self) -> list[QueueOverview]:

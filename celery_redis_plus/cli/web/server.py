@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import uvicorn
 
 from celery_redis_plus.broker.queues import audit
-from celery_redis_plus.cli.web import actions
+from celery_redis_plus.cli.web import actions, samples
 from celery_redis_plus.cli.web.app import make_app
 from celery_redis_plus.cli.web.bounded_connections import BACKLOG, BoundedConnection
 from celery_redis_plus.cli.web.bulk_actions import BulkActions
@@ -40,8 +40,8 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def _log_actions() -> None:
-    """Write who does what, and who fails to log in, to stderr, unless the program's logging has these lines."""
-    for logger in map(logging.getLogger, (audit.__name__, actions.__name__)):
+    """Write who does what, who fails to log in, and since when the broker is away, to stderr, unless logging is set up."""
+    for logger in map(logging.getLogger, (audit.__name__, actions.__name__, samples.__name__)):
         if not logger.hasHandlers():
             handler = logging.StreamHandler()
             handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
@@ -52,10 +52,10 @@ def _log_actions() -> None:
 def serve(connect: Callable[[], BrokerAdmin], access: Access, listener: socket.socket, broker: str) -> None:
     """Serve until Ctrl-C or SIGTERM; `connect` opens a connection to the broker, `broker` is what pages call it."""
     _log_actions()
-    shared, samples, bulk = SharedConnection(connect), Samples(), BulkActions()
-    app = make_app(shared.admin, samples, access, bulk, broker)
+    shared, found, bulk = SharedConnection(connect), Samples(), BulkActions()
+    app = make_app(shared.admin, found, access, bulk, broker)
     try:
-        with Sampler(samples, shared.admin):
+        with Sampler(found, shared.admin):
             uvicorn.Server(uvicorn.Config(app, **SETTINGS)).run([listener])
     finally:
         bulk.close()

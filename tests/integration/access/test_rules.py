@@ -18,6 +18,7 @@ from tests.support.access import BY_NAME, RoleServer
 from tests.support.inbox import Inbox
 from tests.support.servers import new_server
 from tests.support.waiting import wait_until
+from tests.support.web_page import web_page
 
 
 @pytest.fixture(scope="module")
@@ -94,8 +95,23 @@ def test_a_monitor_looks_and_may_not_change_anything(secured, capsys):
         assert message(app, inbox.messages[0].delivery_tag, queue="q").queue == "q"
         app.close()
         pools.reset()
-        for command in (["check"], ["consumers", "q"], ["counters", "q"], ["dead-letters", "list", "q"]):
+        tag = inbox.messages[0].delivery_tag
+        for command in (
+            *(
+                ["check"],
+                ["consumers", "q"],
+                ["counters", "q"],
+                ["dead-letters", "list", "q"],
+                ["queues"],
+                ["queue", "q"],
+                ["audit"],
+            ),
+            *(["messages", "show", tag], ["messages", "show", "nobody"], ["why", tag, "--sample", "0"]),
+        ):
             assert main([*command, "--url", url]) in {0, 1}, (command, capsys.readouterr())
+        with web_page(url, read_only=True) as page:
+            shown = ("/", "/queue?name=q", f"/message?queue=q&id={tag}", "/consumers", "/scheduled", "/dead-letters?queue=q")
+            assert {path: page.get(path).status for path in shown} == dict.fromkeys(shown, 200)
         with kombu.Connection(url) as monitor:
             channel = monitor.channel()
             assert channel.queue_sizes("q").ready

@@ -18,6 +18,7 @@ from celery_redis_plus.broker.queues import audit
 from celery_redis_plus.broker.queues.audit import Actor, acting, user_and_host
 from celery_redis_plus.keys import Keys
 from tests.support.inbox import Inbox, declare, publish
+from tests.support.kombu_installation import declare_old
 from tests.support.waiting import wait_until
 
 HERE = f"{socket.gethostname()}:{os.getpid()}"
@@ -78,6 +79,21 @@ def test_dead_letters_that_are_deleted_are_counted(cli, channel, entries):
     assert cli("dead-letters", "purge", "q", "--yes").status == 0
     assert [(one["action"], one["count"]) for one in entries()] == [("purge dead letters", 2), ("delete dead letters", 1)]
     assert entries("--action", "delete dead letters")[0]["details"] == {"ids": tag}
+
+
+def test_a_repair_and_a_migration_are_noted_with_what_they_changed(cli, shop, entries, redis_client, old):
+    redis_client.zadd(Keys("").queue("q").ready, {"nothing": 5})
+    assert cli("check").status == 1
+    assert cli("check", "--repair", "--queue", "q").status == 1
+    declare_old(old, "other")
+    publish(old, "other", 1, 2)
+    assert cli("migrate", "--status").status == 0
+    assert cli("migrate").status == 0
+    assert [(one["action"], one["queue"], one["count"]) for one in reversed(entries())] == [
+        ("repair", "q", 1),
+        ("migrate", None, 2),
+    ]
+    assert entries("--action", "migrate")[0]["details"] == {"direction": "from kombu's lists"}
 
 
 def test_policies_are_noted_with_the_queues_that_they_steer(cli, shop, entries):

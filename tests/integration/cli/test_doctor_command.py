@@ -59,7 +59,15 @@ def test_a_broker_without_queues_names_database_prefix_and_the_databases_with_ke
     with own_server.client() as client:
         keys = client.dbsize()
     assert finding.text.endswith(f"; with keys: database 0 ({keys})")
-    assert finding.values == {"database": 3, "prefix": "shop:", "keys": {0: keys}}
+    assert finding.values == {"database": 3, "prefix": "shop:", "keys": {0: keys}, "prefixes": []}
+
+
+def test_a_wrong_prefix_is_told_from_those_that_are_there(broker_url, connect):
+    for prefix in ("shop:", "{mail}."):
+        declare(connect(global_keyprefix=prefix).channel(), "q")
+    finding = only(f"{broker_url}?global_keyprefix=shopp:", "consumers")
+    assert finding.text.endswith("; brokers in database 0 have the prefix 'shop:', '{mail}.'")
+    assert finding.values["prefixes"] == ["shop:", "{mail}."]
 
 
 @pytest.mark.parametrize("name", ["orders; echo PASTED", "$(echo PASTED)", "-rf", "it's", "plain"])

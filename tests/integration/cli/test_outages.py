@@ -83,6 +83,24 @@ def test_on_a_terminal_the_last_figures_stay_in_grey_below_the_reason(broker, en
         os.close(terminal)
 
 
+def test_a_terminal_shows_as_many_queues_as_fit_the_worst_first(broker):
+    with kombu.Connection(broker.url()) as connection:
+        declare(connection.default_channel, *(f"idle{number}" for number in range(8)), "waits")
+        publish(connection.default_channel, "waits", "x")
+    terminal, stdout = pty.openpty()
+    try:
+        environment = {**os.environ, "TERM": "xterm", "LINES": "6", "COLUMNS": "200"}
+        arguments = ["queues", "--watch", "--interval", "0.1", "--broker", broker.url()]
+        with running(*arguments, stdout=stdout, stderr=subprocess.DEVNULL, env=environment):
+            read = shown(broker, terminal)
+            wait_until(lambda: "3 of 10 queues" in read())
+            first = read().partition("3 of 10 queues")[0]
+    finally:
+        os.close(stdout)
+        os.close(terminal)
+    assert [line.split()[0] for line in first.splitlines()[1:4]] == ["waits", "idle0", "idle1"]
+
+
 def cut(client):
     """Close all connections of this package."""
     for one in client.client_list():

@@ -229,6 +229,49 @@ def test_a_dead_message_names_why_it_died(channel, connect, why, arguments, sett
     assert (found["values"]["reason"], found["text"].partition(": ")[2]) == (reason, DEATHS[reason])
 
 
+def test_a_silent_consumer_is_named(channel, connect, why, redis_client):
+    declare(channel, "q")
+    consuming(connect).pump(0.1)
+    task(channel, "t")
+    of = Keys("").queue("q")
+    (consumer,) = redis_client.zrange(of.consumers, 0, -1)
+    redis_client.hset(of.consumer + consumer, "heard", 1_000)
+    found = why("t")["silent_consumer"]
+    assert found["text"].startswith(f"the consumer on {HERE} is silent for ")
+    assert found["values"]["pid"] == os.getpid()
+
+
+def test_a_message_whose_life_is_over_says_so(channel, why, redis_client):
+    declare(channel, "q")
+    task(channel, "t")
+    of = Keys("").queue("q")
+    (tag,) = redis_client.zrange(of.ready, 0, -1)
+    redis_client.hset(of.message + tag, "expires", 1)
+    assert "its time to live is over" in why("t")["expired"]["text"]
+    redis_client.hset(of.message + tag, "expires", 10**14)
+    assert "expired" not in why("t")
+
+
+def test_a_dead_message_on_its_way_to_an_exchange_says_so(channel, connect, why, redis_client):
+    declare(channel, "q")
+    task(channel, "t")
+    inbox = consuming(connect)
+    inbox.drain(1)
+    inbox.messages[0].reject()
+    wait_until(lambda: inbox.pump(0.01) or why("t")[None]["state"] == "DEAD")
+    of = Keys("").queue("q")
+    redis_client.rename(of.dead, of.dlx_outbox)
+    found = why("t")
+    assert {"dead", "forwarded"} <= set(found)
+
+
+def test_a_queue_without_a_record_is_a_cause(channel, why, redis_client):
+    declare(channel, "q")
+    task(channel, "t")
+    redis_client.delete(Keys("").queue("q").meta)
+    assert why("t")["no_queue"]["text"] == "queue 'q' has no record any more"
+
+
 def test_a_message_that_ran_twice_has_its_deliveries_with_their_ends(channel, connect, why, cli):
     channel = connect(event_log=True, event_log_index=True).channel()
     declare(channel, "q")
@@ -293,9 +336,9 @@ def test_the_turn_is_estimated_from_the_rate(channel, connect, broker_url):
         before = next(cause for cause in told.causes if cause.kind == "behind").values["before"]
         assert told.turn_s == pytest.approx((before + 1) / 10)
         assert told.turn.startswith("in about 10 s, at 10.0 deliveries a second (over the last 2 s)")
-        assert (
-            admin.explain("q", found.id, Rate(0.0, 2.0)).turn == "unknown: nothing was delivered from its queue in the last 2 s"
-        )
+        assert ", at 2.4 deliveries a minute (" in admin.explain("q", found.id, Rate(0.04, 60.0)).turn
+        told = admin.explain("q", found.id, Rate(0.0, 2.0))
+        assert told.turn == "unknown: nothing was delivered from its queue in the last 2 s"
         assert admin.explain("q", "19a4d2f3b1c00000001.17k3x9") is None
 
 

@@ -61,6 +61,28 @@ def test_a_policy_steers_the_queues_of_all_shards(filled, url):
         assert [admin.arguments(queue) for queue in QUEUES] == [{}] * SHARDS
 
 
+def test_a_task_of_any_shard_is_found_explained_and_taken_from_its_consumer(filled, url, capsys):
+    def printed(*arguments):
+        assert main([*arguments, "--broker", url, "--json"]) == 0
+        return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+    channel = filled.channel()
+    for queue in QUEUES:
+        publish(channel, queue, [[], {}, {}], headers={"task": "shop.pay", "id": f"task-{queue}"})
+    for number, queue in enumerate(QUEUES):
+        (why,) = printed("why", f"task-{queue}", "--sample", "0")
+        assert {cause["kind"]: cause["values"].get("before") for cause in why["causes"]}["behind"] == number + 1
+        assert printed("queue", queue)[0]["ready"] == number + 2
+    inbox = Inbox(channel, QUEUES[0], ack=False, prefetch=2)
+    inbox.drain(2)
+    inbox.cancel()
+    assert printed("messages", "kick", f"task-{QUEUES[0]}", "--yes") == [{"kicked": 1, "dry_run": False}]
+    printed("pause", *QUEUES, "--reason", "tests")
+    printed("policy", "*", "x-max-length=5", "--reason", "tests")
+    found = [(one["action"], one["queue"], one["count"]) for one in reversed(printed("audit"))]
+    assert found == [("kick", QUEUES[0], 1), *(("pause", queue, 1) for queue in QUEUES), ("set policy", None, SHARDS)]
+
+
 def test_the_doctor_names_the_shard(filled, url, capsys):
     main(["doctor", "--broker", url])
     out = capsys.readouterr().out

@@ -304,12 +304,21 @@ def test_a_command_goes_on_with_the_next_dead_letter(command, dead, broker_url):
         assert len(lines) >= len(ODD) + 2
 
 
+@pytest.mark.parametrize("wanted", ["nobody", 'ü"\\'])
+def test_a_task_id_is_looked_for_in_each_message(wanted, fill, broker_url):
+    fill("q")
+    with BrokerAdmin(broker_url) as admin:
+        assert admin.messages.find(wanted, "q") is None
+        assert admin.messages.searched.messages == len(ODD) + 2
+
+
 def test_each_message_is_shown(fill, broker_url, redis_client):
     of = fill("q")
     tags = [tag.decode() for tag in redis_client.zrange(of.ready, 0, -1)]
     with BrokerAdmin(broker_url) as admin:
         for tag in tags:
             assert admin.messages.find(tag, "q") is not None
+            assert admin.explain("q", tag).causes
     for tag in tags[:: len(tags) // 20]:
         run(broker_url, "messages", "show", tag, "--queue", "q")
 

@@ -168,7 +168,7 @@ def test_the_page_of_a_message_says_why_it_waits(page, channel, broker_url):
         admin.pause("q", "the database moves")
     *_, last = re.findall(r'href="(/message[^"]+)"', page.get("/queue", name="q").text)
     text = html.unescape(page.get(html.unescape(last)).text)
-    for cause in ("queue 'q' is paused by ", ": the database moves", "has no live consumer", "1 messages are before it: 0 of a"):
+    for cause in ("queue 'q' is paused by ", ": the database moves", "has no live consumer", "1 message is before it: 0 of a"):
         assert cause in text
     assert "Its turn: not before its queue has a consumer" in text
 
