@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final, Self
 from celery_redis_plus.broker.consumers.pauses import Pausing
 from celery_redis_plus.broker.exchanges.bindings import Bindings
 from celery_redis_plus.broker.exchanges.declared_topology import DeclaredTopology, numbers_of_shards
+from celery_redis_plus.broker.queues.audit import Audit
 from celery_redis_plus.broker.queues.queues import Queues
 from celery_redis_plus.connection.broker_at import shards_of
 from celery_redis_plus.connection.command_connection import CommandConnection
@@ -94,6 +95,8 @@ class ShardsRaise:
                 for number in (self.before, shards)
             )
             self._stack = stack.pop_all()
+        #: Notes who has raised it.
+        self.audit = Audit(self._old[0].commands, self._old[0].keys)
         #: Moves of queues from the old shards.
         self._moves: dict[tuple[int, str], QueueMove] = {}
         self._resumed: set[str] = set()

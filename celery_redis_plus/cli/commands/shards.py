@@ -42,12 +42,14 @@ def raise_(target: Target, *, number: int, patience: float, dry_run: bool) -> in
                 )
             click.echo(f"{len(moves):,} queue(s) would go to other shards")
             return DONE
-        moved = 0
-        with Progress(sum(move.left()[0] for move in moves), "messages") as progress:
+        with (
+            raised.audit.action("raise shards", in_steps=True, shards=number) as action,
+            Progress(sum(move.left()[0] for move in moves), "messages") as progress,
+        ):
             for count in raised.run(stopped):
                 progress.step(count)
-                moved += count
-        click.echo(f"{moved:,} message(s) moved: {raised.before} shards are {raised.shards} now")
+                action.count += count
+        click.echo(f"{action.count:,} message(s) moved: {raised.before} shards are {raised.shards} now")
         if stopped():
             left = raised.unacked()
             if left:

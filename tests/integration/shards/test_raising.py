@@ -194,5 +194,8 @@ def test_the_command_says_what_it_would_do_and_does_it(connect_shards, url, caps
     assert f"queue '{QUEUES[4]}': shard 1 -> 4, 2 message(s)" in capsys.readouterr().out
     assert main(["shards", "raise", "--broker", url, str(MORE)]) == 0
     assert "2 message(s) moved: 3 shards are 6 now" in capsys.readouterr().out
+    with raise_of_url(url, MORE) as again:
+        (entry,) = again.audit.entries()
+    assert (entry.action, entry.count, entry.outcome, entry.details) == ("raise shards", 2, "done", {"shards": str(MORE)})
     assert main(["queues", "--broker", url]) != 0
     assert f"allowed: {MORE}" in capsys.readouterr().err
