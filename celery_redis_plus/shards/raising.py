@@ -196,7 +196,10 @@ class ShardsRaise:
         policies = first.commands.command("HGETALL", first.keys.policies)
         for place in self._new:
             if id(place) not in old:
-                place.commands.command("SET", place.keys.database_id, self._new_mark(b""), "NX")
+                mark = place.commands.command("GET", place.keys.database_id)
+                # Or a raise to another number was begun, and given up.
+                if mark is None or numbers_of_shards(mark)[1:] == self._numbers:
+                    place.commands.command("SET", place.keys.database_id, self._new_mark(mark or b""))
                 if not self._is_told(place):
                     raise OptionError(
                         f"the keys of shard {place.number} of {self.shards} (prefix {place.keys.prefix!r}) are those of another "
@@ -314,7 +317,9 @@ class ShardsRaise:
             self._drained.pop(move.name, None)
             return
         since = self._drained.setdefault(move.name, time.monotonic())
-        if unacked and time.monotonic() - since < self._patience_s:
+        # Two consumers of a queue with a single active one would work at once.
+        is_single = move.target.commands.command("HEXISTS", move.target.keys.queue(move.name).meta, "sac")
+        if unacked and (is_single or time.monotonic() - since < self._patience_s):
             return
         self._resumed.add(move.name)
         pausing = Pausing(move.target.commands, move.target.keys)
