@@ -14,7 +14,8 @@ local places = redis.call('HGETALL', leaving)
 if #places == 0 then
   for _, name in ipairs({ 'ready', 'delayed', 'dlx_outbox', 'dead' }) do
     local room = most - #places / 2
-    local found = room > 0 and redis.call('ZRANGE', queue[name], 0, room - 1, 'WITHSCORES') or {}
+    -- The last ones first: consumers go on in order with those before them.
+    local found = room > 0 and redis.call('ZRANGE', queue[name], 0, room - 1, 'REV', 'WITHSCORES') or {}
     for i = 1, #found, 2 do
       local tag, place = found[i], name .. ' ' .. found[i + 1]
       -- Listed first: a script that fails in between leaves it in both. It goes where its hash is.

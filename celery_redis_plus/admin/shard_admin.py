@@ -29,6 +29,7 @@ from celery_redis_plus.connection.shard_layout import shard_of
 from celery_redis_plus.errors import InvalidArgument, OptionError, QueueNotFound, ShardUnreachable
 from celery_redis_plus.shards.by_queue import ByQueue, ShardMessages
 from celery_redis_plus.shards.dead_letters import ShardMoves, neighbour_over
+from celery_redis_plus.shards.raising import PATIENCE_S, ShardsRaise
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.consumers.registry import ConsumerRecord
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
     from celery_redis_plus.broker.queues.policies import Policy
     from celery_redis_plus.migration.conversion import Priorities
     from celery_redis_plus.migration.migration import Migration
-    from celery_redis_plus.shards.raising import ShardsRaise
 
 logger = logging.getLogger(__name__)
 
@@ -99,20 +99,19 @@ def admin_of_app(app: Any, *, shard: int | None = None) -> BrokerAdmin:
     raise AssertionError
 
 
-def raise_of_url(url: str, shards: int, options: Mapping[str, Any] | None = None, *, prefix: str = "") -> ShardsRaise:
+def raise_of_url(
+    url: str, shards: int, options: Mapping[str, Any] | None = None, *, prefix: str = "", patience_s: float = PATIENCE_S
+) -> ShardsRaise:  # fmt: skip
     """Return the raise to `shards` shards of the broker at `url`. Raises as `ShardsRaise`, and as `broker_at`."""
-    from celery_redis_plus.shards.raising import ShardsRaise
-
     address, places = brokers_at(url, options, prefix=prefix)
-    return ShardsRaise(address, replace(places[0].options, global_keyprefix=places[0].app_prefix), shards)
+    return ShardsRaise(address, replace(places[0].options, global_keyprefix=places[0].app_prefix), shards, patience_s=patience_s)
 
 
-def raise_of_app(app: Any, shards: int) -> ShardsRaise:
+def raise_of_app(app: Any, shards: int, *, patience_s: float = PATIENCE_S) -> ShardsRaise:
     """Return the same for the broker of an app. Raises OptionError where it is none of ours."""
     from celery_redis_plus.integration.app_broker import settings_of
-    from celery_redis_plus.shards.raising import ShardsRaise
 
-    return ShardsRaise(*settings_of(app), shards)
+    return ShardsRaise(*settings_of(app), shards, patience_s=patience_s)
 
 
 def _admin_of(

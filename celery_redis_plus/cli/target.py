@@ -43,13 +43,13 @@ class Target:
             return admin_of_url(self.url, prefix=self.prefix, shard=self.shard)
         return admin_of_app(self.app, shard=self.shard)
 
-    def shards_raise(self, number: int) -> ShardsRaise:
+    def shards_raise(self, number: int, patience_s: float) -> ShardsRaise:
         """Return the raise of the number of its shards, a context manager. Raises as `ShardsRaise`, and as `BrokerAdmin`."""
         from celery_redis_plus.admin.shard_admin import raise_of_app, raise_of_url
 
         if self.app is None:
-            return raise_of_url(self.url, number, prefix=self.prefix)
-        return raise_of_app(self.app, number)
+            return raise_of_url(self.url, number, prefix=self.prefix, patience_s=patience_s)
+        return raise_of_app(self.app, number, patience_s=patience_s)
 
     def display(self) -> str:
         """Return what the broker is called, without its password. Raises as `BrokerAdmin` does."""

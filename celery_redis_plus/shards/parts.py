@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -229,13 +230,14 @@ class PartedChannel(virtual.Channel):  # type: ignore[misc]
         Raises ShardUnreachable where it is down, and does not come back within `wait_s` seconds.
         """
         state = self._transport.shard_state(number)
-        was_down = state.is_down
+        was_down, began = state.is_down, time.monotonic()
         try:
             return self._once(number, call, wait_s)
         except ShardUnreachable:
             if was_down:
                 raise
-        return self._once(number, call, wait_s)
+        # A node that hangs has taken a part of that time.
+        return self._once(number, call, max(wait_s - (time.monotonic() - began), 0.0))
 
     def _once(self, number: int, call: Callable[[PartChannel], T], wait_s: float) -> T:
         part = self.part(number, wait_s)

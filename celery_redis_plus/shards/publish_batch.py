@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from celery_redis_plus.errors import ShardsRaised
 from celery_redis_plus.transport.publish_batch import PublishBatch
 
 if TYPE_CHECKING:
@@ -58,7 +57,5 @@ class ShardsPublishBatch:
                 method(batch)
             except Exception as error:  # noqa: BLE001 - each shard has an outcome of its own
                 failure = failure or error
-        if isinstance(failure, ShardsRaised):
-            raise self.channel.raised(failure) from failure
         if failure is not None:
             raise failure

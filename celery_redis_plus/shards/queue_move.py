@@ -98,6 +98,15 @@ class QueueMove:
         meta = self.source.keys.queue(self.name).meta
         # The first claim of a queue without an id would remove its record.
         self.source.commands.ask([("HSETNX", meta, "delivered", 1), ("HDEL", meta, "id")])
+        self.note_swept()
+
+    def note_swept(self) -> None:
+        """Note that the old place is swept now: `lua/sweep.lua` notes it only in the record of a queue that has an id.
+
+        Without a note it would take each pass for the first one after an outage, and recover nothing.
+        """
+        source = self.source
+        source.commands.command("HSET", source.keys.queue(self.name).meta, "swept", server_ms(source.commands))
 
     def left(self) -> tuple[int, int]:
         """Return how many messages are here that no consumer has, and how many consumers have."""

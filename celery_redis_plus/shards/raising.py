@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final, Self
 from celery_redis_plus.broker.consumers.pauses import Pausing
 from celery_redis_plus.broker.exchanges.bindings import Bindings
 from celery_redis_plus.broker.exchanges.declared_topology import DeclaredTopology, numbers_of_shards
+from celery_redis_plus.broker.queues.audit import Audit
 from celery_redis_plus.broker.queues.queues import Queues
 from celery_redis_plus.connection.broker_at import shards_of
 from celery_redis_plus.connection.command_connection import CommandConnection
@@ -46,6 +47,10 @@ logger = logging.getLogger(__name__)
 PAUSED: Final = "its messages come from another shard: the number of shards is raised"
 #: Seconds for which old shards are looked at at least: a process may have declared a queue there at the last moment.
 LOOK_S: Final = 2.0
+#: Seconds for which a queue waits for messages that consumers have in its old shard.
+PATIENCE_S: Final = 30.0
+#: Seconds between two sweeps of the old places.
+SWEEP_S: Final = 1.0
 #: Seconds between two passes that found nothing.
 PAUSE_S: Final = 0.05
 
@@ -53,19 +58,20 @@ PAUSE_S: Final = 0.05
 class ShardsRaise:
     """The raise of the number of shards of one broker; a context manager."""
 
-    def __init__(self, address: Address, options: Options, shards: int) -> None:
+    def __init__(self, address: Address, options: Options, shards: int, *, patience_s: float = PATIENCE_S) -> None:
         """Connect to all shards, old and new.
 
         Args:
             address: where the broker is.
             options: the app's, with the old number of shards, or with the new one where a raise is continued.
             shards: how many there shall be.
+            patience_s: for how many seconds a queue waits in its new shard for messages that consumers have in the old one.
 
         Raises:
             OptionError: `shards` is not above the number that the broker has.
             redis.exceptions.RedisError: as `CommandConnection.call`.
         """
-        self._address, self._options, self.shards = address, options, shards
+        self._address, self._options, self.shards, self._patience_s = address, options, shards, patience_s
         self._stack = ExitStack()
         with ExitStack() as stack:
             first = self._place(stack, shards_of(options)[0].options, 0, shards)
@@ -89,9 +95,13 @@ class ShardsRaise:
                 for number in (self.before, shards)
             )
             self._stack = stack.pop_all()
+        #: Notes who has raised it.
+        self.audit = Audit(self._old[0].commands, self._old[0].keys)
         #: Moves of queues from the old shards.
         self._moves: dict[tuple[int, str], QueueMove] = {}
         self._resumed: set[str] = set()
+        #: Queue -> since when none of its messages waits in its old shard, on the monotonic clock, in seconds.
+        self._drained: dict[str, float] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -143,7 +153,8 @@ class ShardsRaise:
             self._declare()
             self._tell()
         self._unbind()
-        until, sweepers = time.monotonic() + LOOK_S, [self._sweeper(place) for place in self._old]
+        until, sweep_at = time.monotonic() + LOOK_S, 0.0
+        sweepers = [self._sweeper(place) for place in self._old]
         while not stopped():
             moved = False
             for move in self._ready():
@@ -151,9 +162,10 @@ class ShardsRaise:
                     moved = True
                     yield count
                 self._resume(move)
-            for sweeper, place in zip(sweepers, self._old, strict=True):
-                sweeper.watch(move.name for move in self._moves.values() if move.source is place)
-                sweeper.run()
+            if time.monotonic() > sweep_at:
+                sweep_at = time.monotonic() + SWEEP_S
+                for sweeper, place in zip(sweepers, self._old, strict=True):
+                    self._sweep(sweeper, [move for move in self._moves.values() if move.source is place])
             if not moved and time.monotonic() > until and not self._finish():
                 return
             if not moved:
@@ -184,7 +196,10 @@ class ShardsRaise:
         policies = first.commands.command("HGETALL", first.keys.policies)
         for place in self._new:
             if id(place) not in old:
-                place.commands.command("SET", place.keys.database_id, self._new_mark(b""), "NX")
+                mark = place.commands.command("GET", place.keys.database_id)
+                # Or a raise to another number was begun, and given up.
+                if mark is None or numbers_of_shards(mark)[1:] == self._numbers:
+                    place.commands.command("SET", place.keys.database_id, self._new_mark(mark or b""))
                 if not self._is_told(place):
                     raise OptionError(
                         f"the keys of shard {place.number} of {self.shards} (prefix {place.keys.prefix!r}) are those of another "
@@ -282,9 +297,29 @@ class ShardsRaise:
             place.commands, place.keys, QueueCrowds(), name=secrets.token_hex(6), limits=limits, forward=lambda _: None
         )  # fmt: skip
 
+    def _sweep(self, sweeper: Sweeper, moves: list[QueueMove]) -> None:
+        """Sweep old places of queues."""
+        sweeper.watch(move.name for move in moves)
+        sweeper.run_soon()
+        sweeper.run()
+        for move in moves:
+            move.note_swept()
+
     def _resume(self, move: QueueMove) -> None:
-        """Let the consumers of a queue begin in its new shard, once none of its messages waits in the old one."""
-        if move.name in self._resumed or move.left()[0]:
+        """Let the consumers of a queue begin in its new shard, once none of its messages waits in the old one.
+
+        What consumers have there may be given back, and stands before all others then: so they have a while to finish.
+        """
+        if move.name in self._resumed:
+            return
+        waiting, unacked = move.left()
+        if waiting:
+            self._drained.pop(move.name, None)
+            return
+        since = self._drained.setdefault(move.name, time.monotonic())
+        # Two consumers of a queue with a single active one would work at once.
+        is_single = move.target.commands.command("HEXISTS", move.target.keys.queue(move.name).meta, "sac")
+        if unacked and (is_single or time.monotonic() - since < self._patience_s):
             return
         self._resumed.add(move.name)
         pausing = Pausing(move.target.commands, move.target.keys)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from celery_redis_plus.cli.asking import complain, dry_run_option, interrupted, stop_on_interrupt
+from celery_redis_plus.cli.asking import DURATION, complain, dry_run_option, interrupted, stop_on_interrupt
 from celery_redis_plus.cli.exit_status import DONE
 from celery_redis_plus.cli.output import Progress
 from celery_redis_plus.cli.target import Target, with_target
@@ -18,8 +18,12 @@ def command() -> None:
 @command.command("raise")
 @with_target
 @click.argument("number", type=click.IntRange(min=2))
+@click.option(
+    "--patience", type=DURATION, default="30s", show_default=True, metavar="TIME",
+    help="How long a queue waits in its new shard for messages that consumers have in the old one.",
+)  # fmt: skip
 @dry_run_option
-def raise_(target: Target, *, number: int, dry_run: bool) -> int:
+def raise_(target: Target, *, number: int, patience: float, dry_run: bool) -> int:
     """Raise the number of shards to NUMBER, drained or under traffic, and move the queues whose shard is another one then.
 
     Workers and publishers with several shards connect again with the new number by themselves; those without are refused.
@@ -28,7 +32,7 @@ def raise_(target: Target, *, number: int, dry_run: bool) -> int:
     """
     if target.shard is not None:
         raise click.UsageError("--shard is for one shard; this command is for all of them")
-    with target.shards_raise(number) as raised, stop_on_interrupt() as stopped:
+    with target.shards_raise(number, patience) as raised, stop_on_interrupt() as stopped:
         moves = raised.moving()
         if dry_run:
             for move in moves:
@@ -38,12 +42,14 @@ def raise_(target: Target, *, number: int, dry_run: bool) -> int:
                 )
             click.echo(f"{len(moves):,} queue(s) would go to other shards")
             return DONE
-        moved = 0
-        with Progress(sum(move.left()[0] for move in moves), "messages") as progress:
+        with (
+            raised.audit.action("raise shards", in_steps=True, shards=number) as action,
+            Progress(sum(move.left()[0] for move in moves), "messages") as progress,
+        ):
             for count in raised.run(stopped):
                 progress.step(count)
-                moved += count
-        click.echo(f"{moved:,} message(s) moved: {raised.before} shards are {raised.shards} now")
+                action.count += count
+        click.echo(f"{action.count:,} message(s) moved: {raised.before} shards are {raised.shards} now")
         if stopped():
             left = raised.unacked()
             if left:

@@ -7,9 +7,10 @@ import time
 import kombu
 import pytest
 
+from celery_redis_plus.admin.shard_admin import raise_of_url
 from celery_redis_plus.broker.queues.queues import Sizes
 from celery_redis_plus.connection.cluster_address import slot_of
-from celery_redis_plus.connection.shard_layout import shard_prefixes
+from celery_redis_plus.connection.shard_layout import shard_of, shard_prefixes
 from celery_redis_plus.errors import ShardUnreachable
 from tests.integration.sentinel.app import BROKER_VARIABLE, JOURNAL_VARIABLE, OPTIONS_VARIABLE, make_app
 from tests.integration.sentinel.load import Load, Ran, check, more
@@ -154,3 +155,25 @@ def _published(connection, queue):
     except ShardUnreachable:
         return False
     return True
+
+
+def test_the_number_of_shards_is_raised_and_the_queues_move_between_nodes(cluster):
+    queues, more_shards = [f"orders.{number}" for number in range(2 * SHARDS)], {**OPTIONS, "shards": 2 * SHARDS}
+    with kombu.Connection(cluster.url(), transport_options=OPTIONS) as old:
+        channel = old.channel()
+        declare(channel, *queues)
+        for queue in queues:
+            publish(channel, queue, *range(120))
+        with raise_of_url(f"{cluster.url()}?shards={SHARDS}", 2 * SHARDS) as raised:
+            assert sum(raised.run(lambda: False)) == 120 * len(raised_queues(queues))
+        publish(channel, queues[-1], 120, retry=True)
+    with kombu.Connection(cluster.url(), transport_options=more_shards) as new:
+        for queue in queues:
+            count = 120 + (queue == queues[-1])
+            assert Inbox(new.channel(), queue).drain(count, timeout_s=10) == list(range(count))
+
+
+def raised_queues(queues):
+    """Return those whose shard is another one with twice as many: shard 0 stays, and so do prefixes that both numbers have."""
+    before, after = shard_prefixes("", SHARDS), shard_prefixes("", 2 * SHARDS)
+    return [queue for queue in queues if before[shard_of(queue, SHARDS)] != after[shard_of(queue, 2 * SHARDS)]]

@@ -8,6 +8,7 @@ from contextlib import suppress
 
 import kombu
 import pytest
+from kombu import exceptions
 
 from celery_redis_plus.admin.shard_admin import admin_of_url, raise_of_url
 from celery_redis_plus.cli.main import main
@@ -140,6 +141,59 @@ def test_a_kill_between_any_two_calls_loses_and_doubles_nothing(connect_shards, 
         assert not inbox.pump(0.1)
 
 
+def test_a_raise_that_was_given_up_leaves_other_numbers_free(connect_shards, connect_more, url, monkeypatch):
+    channel = connect_shards().channel()
+    declare(channel, *QUEUES)
+    with monkeypatch.context() as given_up:
+        given_up.setattr(raising.ShardsRaise, "_tell", lambda _: exec("raise KeyboardInterrupt"))
+        with suppress(KeyboardInterrupt):
+            raised(url)
+    publish(channel, QUEUES[4], "goes on")
+    with pytest.raises(OptionError, match=f"allowed: {SHARDS}"):
+        connect_more()
+    # The third shards of 5 and of 6 have the same keys.
+    raised(url, 5)
+    assert Inbox(connect_shards().channel(), QUEUES[4]).drain(1, timeout_s=5) == ["goes on"]
+
+
+def test_a_queue_with_a_single_active_consumer_waits_for_it(connect_shards, connect_more, url):
+    channel, queue = connect_shards().channel(), QUEUES[4]
+    declare(channel, queue, arguments={"x-single-active-consumer": True})
+    publish(channel, queue, "first", "second")
+    inbox = Inbox(channel, queue, ack=False, prefetch=1)
+    inbox.drain(1)
+    until = time.monotonic() + 1
+    with raise_of_url(url, MORE, patience_s=0.0) as found:
+        assert sum(found.run(lambda: time.monotonic() > until)) == 1
+    new = Inbox(connect_more().channel(), queue)
+    assert not new.pump(0.5)
+    inbox.messages[0].ack()
+    assert raised(url) == 0
+    assert new.drain(1, timeout_s=5) == ["second"]
+
+
+def publish_batch(connection, body):
+    producer = kombu.Producer(connection.channel())
+    with producer.batch():
+        for queue in QUEUES:
+            producer.publish(body, routing_key=queue)
+
+
+@pytest.mark.skipif(not hasattr(exceptions, "BatchPublishError"), reason="kombu before 5.7 has no batches")
+def test_a_batch_comes_along(connect_shards, connect_more, url):
+    connection = connect_shards()
+    declare(connection.default_channel, *QUEUES)
+    raised(url)
+    with pytest.raises(exceptions.BatchPublishError, match="messages of the batch are not published"):
+        publish_batch(connection, "refused")
+    publish_batch(connection, "second")
+    for queue in QUEUES:
+        inbox = Inbox(connect_more().channel(), queue)
+        wait_until(lambda inbox=inbox: not inbox.pump(0.1) and inbox.bodies)
+        # Shard 0 is in both.
+        assert inbox.bodies in (["second"], ["refused", "second"])
+
+
 def test_dead_letters_come_along(connect_shards, connect_more, url):
     channel, queue = connect_shards().channel(), QUEUES[4]
     inbox = Inbox(channel, queue, ack=False)
@@ -194,5 +248,8 @@ def test_the_command_says_what_it_would_do_and_does_it(connect_shards, url, caps
     assert f"queue '{QUEUES[4]}': shard 1 -> 4, 2 message(s)" in capsys.readouterr().out
     assert main(["shards", "raise", "--broker", url, str(MORE)]) == 0
     assert "2 message(s) moved: 3 shards are 6 now" in capsys.readouterr().out
+    with raise_of_url(url, MORE) as again:
+        (entry,) = again.audit.entries()
+    assert (entry.action, entry.count, entry.outcome, entry.details) == ("raise shards", 2, "done", {"shards": str(MORE)})
     assert main(["queues", "--broker", url]) != 0
     assert f"allowed: {MORE}" in capsys.readouterr().err
