@@ -13,8 +13,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 from celery_redis_plus.errors import InvalidArgument
 from celery_redis_plus.event_log import readers
-from celery_redis_plus.event_log.stream import EventLog
 from celery_redis_plus.events import entry_id
+from celery_redis_plus.shards.event_logs import events_at
 from celery_redis_plus.spark.filters import Pushed
 from celery_redis_plus.spark.partition_reader import read_range
 from celery_redis_plus.spark.read_plan import Offset, Planner
@@ -24,6 +24,8 @@ from celery_redis_plus.spark.source_options import SourceOptions
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
+
+    from celery_redis_plus.event_log.event_logs import EventLogs
 
 
 class CeleryRedisSource(DataSource):
@@ -48,8 +50,8 @@ class CeleryRedisSource(DataSource):
         return StreamReader(SourceOptions.from_mapping(self.options))
 
 
-def _opened(options: SourceOptions) -> EventLog:
-    return EventLog(options.resolved_url(), options.prefix)
+def _opened(options: SourceOptions, *, partial: bool = False) -> EventLogs:
+    return events_at(options.resolved_url(), options.prefix, partial=partial)
 
 
 def _read(options: SourceOptions, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
@@ -84,7 +86,7 @@ class EventReader(DataSourceReader):
             if self.pushed.from_ms is not None or self.pushed.to_ms is not None:
                 start, end = self._bounded(planner, start, end)
             if self.pushed.queues is not None:
-                end = {queue: position for queue, position in end.items() if queue in self.pushed.queues}
+                end = {queue: position for queue, position in end.items() if log.queue_of(queue) in self.pushed.queues}
             return [InputPartition(partition) for partition in planner.partitions(start, end)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -133,7 +135,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @property
     def _planner(self) -> Planner:
         if self._held is None:
-            self._held = Planner(_opened(self.options), self.options)
+            # Events of a shard that cannot be reached come later.
+            self._held = Planner(_opened(self.options, partial=True), self.options)
         return self._held
 
     def initialOffset(self) -> Offset:
