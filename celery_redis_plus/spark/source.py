@@ -5,6 +5,7 @@ Reader objects travel to the tasks pickled, so they open connections where they 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -127,10 +128,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._goal: Offset | None = None
         self._committed: Offset | None = None
         self._held: Planner | None = None
+        #: When the last micro-batch was planned.
+        self._planned_at: float | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the connection behind."""
-        return {"options": self.options, "_goal": None, "_committed": None, "_held": None}
+        return {"options": self.options, "_goal": None, "_committed": None, "_held": None, "_planned_at": None}
 
     @property
     def _planner(self) -> Planner:
@@ -157,8 +160,22 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         if start != self._committed:
             self.commit(start)
+        if self._waits_for_more(start):
+            return start
         rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        return self._planner.advance(start, rows, self._goal)
+        end = self._planner.advance(start, rows, self._goal)
+        if end != start:
+            self._planned_at = time.monotonic()
+        return end
+
+    def _waits_for_more(self, start: Offset) -> bool:
+        """Return whether too few events are there for a micro-batch; not for the first one, and not of an availableNow run."""
+        least, planned_at = self.options.min_offsets_per_trigger, self._planned_at
+        if least is None or planned_at is None or self._goal is not None:
+            return False
+        if time.monotonic() - planned_at >= self.options.max_trigger_delay:
+            return False
+        return self._planner.lag(start) < least
 
     def reportLatestOffset(self) -> Offset:
         """Return the newest events: progress shows them beside `endOffset`, and the difference is the lag."""
