@@ -23,6 +23,7 @@ from celery_redis_plus.spark.layers import BYTES_AT_ONCE, EVENTS, LAYOUTS, ROWS_
 from celery_redis_plus.spark.loss_counter import LossCounter
 from celery_redis_plus.spark.losses import Loss, noted
 from celery_redis_plus.spark.manifest import Manifest
+from celery_redis_plus.spark.memory import give_back
 from celery_redis_plus.spark.partition_reader import read_range
 from celery_redis_plus.spark.query_runner import GrowingPause, is_passing
 from celery_redis_plus.spark.read_plan import Offset, Planner
@@ -177,6 +178,7 @@ class ArrowIngest:
         self.checkpoint.commit(number)
         self._register(planner, end, trim=self.options.trim_on_commit)
         self._on_batch(number, stored)
+        give_back()
 
     def _events(self, planner: Planner, start: Offset | None, end: Offset) -> Iterator[pa.RecordBatch]:
         options = self.options
