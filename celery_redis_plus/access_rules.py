@@ -77,7 +77,7 @@ class Role:
 def _event_keys(prefix: str) -> list[str]:
     keys = Keys(_escaped(prefix))
     any_queue = keys.queue("*")
-    readable = [keys.event_logs, any_queue.events_meta]
+    readable = [keys.event_logs, keys.database_id, any_queue.events_meta]
     return [f"%R~{key.decode()}" for key in readable] + [
         f"~{key.decode()}" for key in (any_queue.events, any_queue.events_readers)
     ]
@@ -127,7 +127,7 @@ ROLES = (
         "reader",
         "Reads the event log and keeps its position there: `celery-redis-plus events`, the Spark pipeline.",
         ("commit_events",),
-        ("eval", "hdel", "hgetall", "hmget", "smembers", "time", "xinfo|stream", "xrange"),
+        ("eval", "get", "hdel", "hgetall", "hmget", "smembers", "time", "xinfo|stream", "xrange"),
         events_only=True,
     ),
 )

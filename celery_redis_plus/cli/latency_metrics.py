@@ -16,7 +16,7 @@ from celery_redis_plus.errors import NoEvents
 from celery_redis_plus.event_log.tail import Tail
 
 if TYPE_CHECKING:
-    from celery_redis_plus.event_log.stream import EventLog
+    from celery_redis_plus.event_log.event_logs import EventLogs
     from celery_redis_plus.event_log.tail import TailedEvent
 
 #: Upper bounds of the buckets, seconds.
@@ -61,10 +61,10 @@ class LatencyHistograms:
         queues: names or patterns, separated by commas.
     """
 
-    def __init__(self, open_log: Callable[[], EventLog], queues: str = "*") -> None:
+    def __init__(self, open_log: Callable[[], EventLogs], queues: str = "*") -> None:
         self._open_log = open_log
         self._queues = queues
-        self._log: EventLog | None = None
+        self._log: EventLogs | None = None
         self._tail: Tail | None = None
         #: Message -> its last event, and when, µs.
         self._last: OrderedDict[str, tuple[str, int]] = OrderedDict()

@@ -11,9 +11,11 @@ from urllib.parse import urlsplit
 
 import click
 
+from celery_redis_plus.errors import ShardUnreachable
+
 if TYPE_CHECKING:
     from celery_redis_plus.admin.broker_admin import BrokerAdmin
-    from celery_redis_plus.event_log.stream import EventLog
+    from celery_redis_plus.event_log.event_logs import EventLogs
     from celery_redis_plus.shards.raising import ShardsRaise
 
 #: Where the URL is taken from when neither it nor an app is given; Celery's own name for it.
@@ -71,19 +73,27 @@ class Target:
         if self.app is not None:
             declare_queues(self.app, queues)
 
-    def event_log(self) -> EventLog:
-        """Return its lifecycle events, a context manager. Raises as `EventLog` and `BrokerAdmin.of_app` do."""
-        from celery_redis_plus.event_log.stream import EventLog
+    def event_logs(self, *, partial: bool = False) -> EventLogs:
+        """Return its lifecycle events, of all shards or of the one that is named, a context manager.
+
+        Args:
+            partial: go on without a shard that cannot be reached.
+
+        Raises as `event_logs.events_at` and `BrokerAdmin.of_app` do.
+        """
+        from celery_redis_plus.shards.event_logs import ShardEventLogs, events_at
 
         if self.app is None:
-            from celery_redis_plus.connection.broker_at import brokers_at
+            return events_at(self.url, self.prefix, shard=self.shard, partial=partial)
+        from celery_redis_plus.event_log.stream import EventLog
+        from celery_redis_plus.integration.app_broker import reached_shards
 
-            address, found = brokers_at(self.url, prefix=self.prefix, shard=self.shard)
-            return EventLog(self.url, self.prefix) if len(found) > 1 else EventLog.at(address, found[0].options)
-        from celery_redis_plus.integration.app_broker import connected
-
-        with connected(self.app, self.shard) as session:
-            return EventLog.at(session.address, session.options)
+        with reached_shards(self.app, self.shard) as found:
+            address = next((session.address for _, session in found if not isinstance(session, ShardUnreachable)), None)
+            if address is None:
+                raise next(session for _, session in found if isinstance(session, ShardUnreachable))
+            logs = {place.number: EventLog.at(address, place.options) for place, _ in found}
+        return ShardEventLogs(logs, found[0][0].options.shards, partial=partial)
 
 
 def with_target(command: Callable[..., int | None]) -> Callable[..., int | None]:

@@ -25,8 +25,8 @@ from celery_redis_plus.event_log.readers import commit
 from celery_redis_plus.events import ID_TIME_DIGITS, Event, decode, encode, read_entry
 
 if TYPE_CHECKING:
+    from celery_redis_plus.event_log.event_logs import EventLogs
     from celery_redis_plus.event_log.offsets import Id, Offsets
-    from celery_redis_plus.event_log.stream import EventLog
 
 #: Events of a batch, and of one command.
 EVENTS_A_FILE, EVENTS_A_READ = 50_000, 5000
@@ -54,7 +54,7 @@ class Moved:
     passed_over: int = 0
 
 
-def move_finished(log: EventLog, queues: Sequence[str], folder: Path, *, reader: str = "archive") -> dict[str, Moved]:
+def move_finished(log: EventLogs, queues: Sequence[str], folder: Path, *, reader: str = "archive") -> dict[str, Moved]:
     """Move the finished messages of `queues` into files under `folder`; return what was moved, by queue.
 
     Args:
@@ -83,7 +83,7 @@ def move_finished(log: EventLog, queues: Sequence[str], folder: Path, *, reader:
 class _Mover:
     """Moves one queue's messages."""
 
-    def __init__(self, log: EventLog, queue: str, folder: Path, reader: str) -> None:
+    def __init__(self, log: EventLogs, queue: str, folder: Path, reader: str) -> None:
         self._log, self._queue, self._folder, self._reader = log, queue, folder, reader
         folder.mkdir(parents=True, exist_ok=True)
         self._position: Id = max(map(_position, folder.glob("finished-*.parquet")), default=BEGINNING)

@@ -13,13 +13,13 @@ from celery_redis_plus.event_log.installed import check_installed
 from celery_redis_plus.event_log.passed_over import PassedOver
 
 if TYPE_CHECKING:
-    from celery_redis_plus.event_log.stream import EventLog
+    from celery_redis_plus.event_log.event_logs import EventLogs
 
 #: Entries asked for in one command.
 EVENTS_A_READ = 5000
 
 
-def export(log: EventLog, queues: Sequence[str], output: str, *, kind: str = "parquet") -> int:
+def export(log: EventLogs, queues: Sequence[str], output: str, *, kind: str = "parquet") -> int:
     """Write the events of `queues` to the file `output`, and return how many they are.
 
     Args:
@@ -37,7 +37,7 @@ def export(log: EventLog, queues: Sequence[str], output: str, *, kind: str = "pa
     return _parquet(_batches(log, queues), output) if kind == "parquet" else _lines(_batches(log, queues), output)
 
 
-def _batches(log: EventLog, queues: Sequence[str]) -> Iterator[Any]:
+def _batches(log: EventLogs, queues: Sequence[str]) -> Iterator[Any]:
     from celery_redis_plus.event_log.batches import batch
 
     passed_over = PassedOver()
@@ -45,7 +45,7 @@ def _batches(log: EventLog, queues: Sequence[str]) -> Iterator[Any]:
         for epoch, low, high in numbering.ranges(numbering.trimmed, numbering.total):
             for entries in log.chunks(queue, epoch, low, high, EVENTS_A_READ):
                 if entries:
-                    found = batch(queue, entries)
+                    found = batch(log.queue_of(queue), entries)
                     passed_over.add(queue, len(entries) - found.num_rows)
                     yield found
 

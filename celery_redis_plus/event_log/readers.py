@@ -11,13 +11,15 @@ from redis.exceptions import ResponseError
 
 from celery_redis_plus import scripts
 from celery_redis_plus.errors import InvalidArgument, ReaderTaken, WrongKeyType
-from celery_redis_plus.event_log.stream import log_passed_over
+from celery_redis_plus.event_log.event_logs import log_passed_over
 from celery_redis_plus.events import entry_id
 from celery_redis_plus.keys import decode_name
 
 if TYPE_CHECKING:
-    from celery_redis_plus.event_log.offsets import Id
+    from celery_redis_plus.event_log.event_logs import EventLogs
+    from celery_redis_plus.event_log.offsets import Id, Offsets
     from celery_redis_plus.event_log.stream import EventLog
+    from celery_redis_plus.keys import QueueKeys
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +53,7 @@ class Reader:
 
 
 def commit(
-    log: EventLog,
+    log: EventLogs,
     reader: str,
     positions: Mapping[str, Id],
     *,
@@ -77,11 +79,11 @@ def commit(
     """
     trimmed = 0
     for queue, (epoch, n) in positions.items():
-        keys = log.keys.queue(queue)
+        own, keys = log.of(queue)
         name, account = reader, (lost or {}).get(queue, 0)
         while True:
             try:
-                step = _run(log, keys.events, keys.events_readers, name, f"{epoch}-{n}", account, int(trim), owner)
+                step = _run(own, keys.events, keys.events_readers, name, f"{epoch}-{n}", account, int(trim), owner)
             except WrongKeyType as foreign:
                 log_passed_over(queue, foreign)
                 break
@@ -107,13 +109,21 @@ def _run(log: EventLog, events: bytes, readers: bytes, *arguments: str | int) ->
     return int(trimmed)
 
 
-def readers(log: EventLog, queues: Sequence[str]) -> list[Reader]:
+def readers(log: EventLogs, queues: Sequence[str]) -> list[Reader]:
     """Return the registered readers of `queues`, by queue and name; a record that somebody else has written is logged."""
     numberings = log.numberings(queues, strict=False)
-    replies = log.ask([("HGETALL", log.keys.queue(queue).events_readers) for queue in queues] + [("TIME",)])
+    return sorted(
+        (reader for own, keys in log.parts(queues) for reader in _readers(own, keys, numberings)),
+        key=lambda reader: (queues.index(reader.queue), reader.name),
+    )
+
+
+def _readers(log: EventLog, of_queues: Mapping[str, QueueKeys], numberings: Mapping[str, Offsets]) -> list[Reader]:
+    """Return the readers of queues that are on one server."""
+    replies = log.ask([("HGETALL", keys.events_readers) for keys in of_queues.values()] + [("TIME",)])
     now = int(replies[-1][0]) + int(replies[-1][1]) / 1e6
     found = []
-    for queue, reply in zip(queues, replies[:-1], strict=True):
+    for queue, reply in zip(of_queues, replies[:-1], strict=True):
         for name, value in sorted(zip(reply[::2], reply[1::2], strict=True)):
             try:
                 position, ms, lost = value.decode().split(" ")[:3]
@@ -127,13 +137,15 @@ def readers(log: EventLog, queues: Sequence[str]) -> list[Reader]:
     return found
 
 
-def drop(log: EventLog, reader: str, queues: Sequence[str]) -> int:
+def drop(log: EventLogs, reader: str, queues: Sequence[str]) -> int:
     """Forget `reader` for `queues`, so that it no longer keeps events; return for how many queues it was registered.
 
     Raises:
         InvalidArgument: it is registered for none of them.
     """
-    dropped: int = sum(log.ask([("HDEL", log.keys.queue(queue).events_readers, reader) for queue in queues]))
+    dropped: int = sum(
+        sum(own.ask([("HDEL", of_queue.events_readers, reader) for of_queue in keys.values()])) for own, keys in log.parts(queues)
+    )
     if not dropped:
         known = sorted({registered.name for registered in readers(log, queues)})
         raise InvalidArgument(f"reader {reader!r} is not registered; registered: {', '.join(known) or 'none'}")

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import fnmatch
 import gc
-import json
-import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self
 
@@ -16,7 +13,8 @@ from celery_redis_plus.connection.broker_at import broker_at
 from celery_redis_plus.connection.connector import Connector
 from celery_redis_plus.connection.refused_calls import describe_refusal
 from celery_redis_plus.error_translation import translate
-from celery_redis_plus.errors import EventsLost, InvalidArgument, NoEvents, UnknownEventSchema, WrongKeyType
+from celery_redis_plus.errors import EventsLost, UnknownEventSchema, WrongKeyType
+from celery_redis_plus.event_log.event_logs import EventLogs, chosen
 from celery_redis_plus.event_log.offsets import Id, Offsets
 from celery_redis_plus.events import SCHEMA_VERSION, ended_epochs, entry_id, read_entry
 from celery_redis_plus.keys import Keys, QueueKeys, decode_name
@@ -40,14 +38,10 @@ REPLIES_AHEAD = 2
 
 #: Fields of `events_meta` that say how a queue's events are numbered.
 NUMBERED_BY = ("version", "epoch", "ended", "removed")
-#: Characters that make a name a pattern.
-_WILD = frozenset("*?[")
-
-logger = logging.getLogger(__name__)
 
 
-class EventLog:
-    """Reads events; a context manager that opens its connection when it is first used.
+class EventLog(EventLogs):
+    """Reads the events of one broker; a context manager that opens its connection when it is first used.
 
     Args:
         url: the broker's URL, as Celery has it.
@@ -76,56 +70,53 @@ class EventLog:
         self._timeout_s = timeout_s
         self._held: Connection | None = None
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
-
     def close(self) -> None:
         """Close the connection; the next use opens another."""
         held, self._held = self._held, None
         if held is not None:
             held.disconnect()
 
+    def ping(self) -> None:
+        """See that the server answers. Raises as `ask`."""
+        self.ask([("PING",)])
+
     # ---- queues
 
-    def queues(self, wanted: str = "*") -> list[str]:
-        """Return the names of the queues that have events and that `wanted` names, sorted.
-
-        Args:
-            wanted: names or patterns (`*`, `?`, `[...]`), separated by commas, or as a JSON list where a name has a comma.
-
-        Raises:
-            NoEvents: no queue has events, or a queue that is named in full has none.
-            InvalidArgument: `wanted` is neither.
-        """
+    def known(self) -> list[str]:
+        """Return the names of all queues that have events, or had some."""
         (members,) = self.ask([("SMEMBERS", self.keys.event_logs)])
-        known = sorted(map(decode_name, members))
-        if not known:
-            raise NoEvents(
-                f"no queue under prefix {self.keys.prefix!r} at {self.address.display()} has events. Switch the event log on "
-                "(event_log=True) in the application, and check prefix and database number"
-            )
-        names = names_in(wanted)
-        unknown = [name for name in names if not _WILD & set(name) and name not in known]
-        if unknown:
-            raise NoEvents(f"queue {unknown[0]!r} has no events; queues that have: {', '.join(known)}")
-        return [name for name in known if any(name == want or fnmatch.fnmatchcase(name, want) for want in names)]
+        return sorted(map(decode_name, members))
 
-    def readable(self, wanted: str = "*") -> list[str]:
-        """Return what `queues` does, without the queues whose events cannot be read: these are logged.
+    def queues(self, wanted: str = "*") -> list[str]:
+        """Return the names of the queues that have events and that `wanted` names, sorted. Raises as `EventLogs.queues`."""
+        return chosen({queue: queue for queue in self.known()}, wanted, self.where)
 
-        Somebody else has written one of their keys of events, or a later release writes there.
+    @property
+    def where(self) -> str:
+        """Prefix and address, for messages."""
+        return f"under prefix {self.keys.prefix!r} at {self.address.display()}"
 
-        A queue that is named in full stays: the reader raises what is wrong with it.
-        """
-        queues, named = self.queues(wanted), names_in(wanted)
-        _, foreign = self.sound_numberings(queues, strict=False)
-        for queue, error in foreign.items():
-            if queue not in named:
-                log_passed_over(queue, error)
-        return [queue for queue in queues if queue not in foreign or queue in named]
+    def queue_of(self, name: str) -> str:
+        """Return the name: it is the queue's."""
+        return name
+
+    def shard_of(self, name: str) -> int:  # noqa: ARG002 - of the interface
+        """Return 0."""
+        return 0
+
+    @property
+    def unreachable(self) -> Mapping[int, Exception]:
+        """None: an error of the broker is raised."""
+        return {}
+
+    def parts(self, queues: Collection[str]) -> Iterator[tuple[EventLog, dict[str, QueueKeys]]]:
+        """Yield this broker, and the keys of the queues; nothing for no queues."""
+        if queues:
+            yield self, {queue: self.keys.queue(queue) for queue in queues}
+
+    def everywhere(self, queue: str) -> Iterator[tuple[EventLog, QueueKeys]]:
+        """Yield this broker, and the queue's keys."""
+        yield self, self.keys.queue(queue)
 
     def numberings(self, queues: Sequence[str], *, strict: bool = True) -> dict[str, Offsets]:
         """Return what the stream of each queue has now.
@@ -287,11 +278,6 @@ class EventLog:
         raise translated from (None if translated is error else error)
 
 
-def log_passed_over(queue: str, error: Exception) -> None:
-    """Say that the events of `queue` are passed over, and why."""
-    logger.error("the events of queue %r cannot be read, others are: %s", queue, error, extra={"queue": queue})
-
-
 def _numbered_by(keys: QueueKeys) -> list[tuple[Any, ...]]:
     return [("HMGET", keys.events_meta, *NUMBERED_BY), ("XINFO", "STREAM", keys.events)]
 
@@ -312,26 +298,6 @@ def _without_collections() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
-
-
-def names_in(wanted: str) -> list[str]:
-    """Return the names and patterns in `wanted`: separated by commas, or a JSON list.
-
-    Raises:
-        InvalidArgument: there are none, or the JSON is none.
-    """
-    names: Any = None
-    if wanted.lstrip().startswith("["):
-        try:
-            names = json.loads(wanted)
-        except ValueError:
-            # A pattern may begin with a bracket as well.
-            names = None
-    if not isinstance(names, list):
-        names = [name.strip() for name in wanted.split(",") if name.strip()]
-    if not names or not all(isinstance(name, str) for name in names):
-        raise InvalidArgument(f"queues {wanted!r} is not allowed; allowed: names or patterns separated by commas, or a JSON list")
-    return list(names)
 
 
 def _numbering(queue: str, meta: list[bytes | None], info: list[Any] | None, *, strict: bool) -> Offsets:

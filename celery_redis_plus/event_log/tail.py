@@ -13,7 +13,8 @@ from celery_redis_plus.event_log.passed_over import PassedOver
 from celery_redis_plus.events import Event, read_entry
 
 if TYPE_CHECKING:
-    from celery_redis_plus.event_log.stream import Entry, EventLog
+    from celery_redis_plus.event_log.event_logs import EventLogs
+    from celery_redis_plus.event_log.stream import Entry
 
 #: Events that one command reads of a queue: under a millisecond of the server's time.
 EVENTS_A_READ = 500
@@ -45,7 +46,7 @@ class Tail:
     """
 
     def __init__(
-        self, log: EventLog, queues: str = "*", *, task: str | None = None, kinds: Sequence[str] = (), last: int = 0
+        self, log: EventLogs, queues: str = "*", *, task: str | None = None, kinds: Sequence[str] = (), last: int = 0
     ) -> None:  # fmt: skip
         self._log = log
         self._wanted = queues
@@ -87,15 +88,19 @@ class Tail:
             queues = [queue for queue in queues if queue in readable]
             replies = self._ask(queues)
         found: list[TailedEvent] = []
-        for queue, entries in zip(queues, replies, strict=True):
+        for queue, entries in replies.items():
             found += filter(None, [self._described(queue, entry) for entry in entries])
             if entries:
                 self._read[queue] = entries[-1][0]
         return sorted(filter(self._is_wanted, found), key=lambda one: one.event.ts)
 
-    def _ask(self, queues: Sequence[str]) -> list[list[Entry]]:
-        places = ((self._log.keys.queue(queue).events, b"(" + self._read.get(queue, b"0-0")) for queue in queues)
-        return self._log.ask([("XRANGE", events, after, "+", "COUNT", EVENTS_A_READ) for events, after in places])
+    def _ask(self, queues: Sequence[str]) -> dict[str, list[Entry]]:
+        found: dict[str, list[Entry]] = {}
+        for own, keys in self._log.parts(queues):
+            places = ((of_queue.events, b"(" + self._read.get(queue, b"0-0")) for queue, of_queue in keys.items())
+            replies = own.ask([("XRANGE", events, after, "+", "COUNT", EVENTS_A_READ) for events, after in places])
+            found |= dict(zip(keys, replies, strict=True))
+        return found
 
     def _described(self, queue: str, entry: Entry) -> TailedEvent | None:
         """Return the event of an entry, None where it is none; note the task of its message, or look it up."""
@@ -107,7 +112,7 @@ class Tail:
             self._tasks[event.id] = (event.task, event.task_id)
             if len(self._tasks) > REMEMBERED:
                 self._tasks.popitem(last=False)
-        return TailedEvent(queue, event, *self._tasks.get(event.id, (None, None)))
+        return TailedEvent(self._log.queue_of(queue), event, *self._tasks.get(event.id, (None, None)))
 
     def _is_wanted(self, one: TailedEvent) -> bool:
         if self._kinds and one.event.event not in self._kinds:

@@ -15,14 +15,15 @@ import pyarrow.compute as pc
 
 from celery_redis_plus.errors import CeleryRedisPlusError
 from celery_redis_plus.event_log import readers
-from celery_redis_plus.event_log.stream import EventLog
 from celery_redis_plus.events import entry_id
+from celery_redis_plus.shards.event_logs import events_at
 from celery_redis_plus.spark.checkpoint import position_in
-from celery_redis_plus.spark.incoming import EVENTS_A_BATCH, Stored, store_batch, waiting
+from celery_redis_plus.spark.incoming import EVENTS_A_BATCH, Stored, is_stored, store_batch, waiting
 from celery_redis_plus.spark.layers import BYTES_AT_ONCE, EVENTS, LAYOUTS, ROWS_A_GROUP
 from celery_redis_plus.spark.loss_counter import LossCounter
 from celery_redis_plus.spark.losses import Loss, noted
 from celery_redis_plus.spark.manifest import Manifest
+from celery_redis_plus.spark.memory import give_back
 from celery_redis_plus.spark.partition_reader import read_range
 from celery_redis_plus.spark.query_runner import GrowingPause, is_passing
 from celery_redis_plus.spark.read_plan import Offset, Planner
@@ -105,7 +106,7 @@ class ArrowIngest:
         while not stop.is_set():
             began = time.monotonic()
             try:
-                with EventLog(self.options.resolved_url(), self.options.prefix) as log:
+                with events_at(self.options.resolved_url(), self.options.prefix, partial=not once) as log:
                     self._follow(Planner(log, self.options), once=once, interval_s=interval_s)
             except _StoppedError:
                 return
@@ -125,7 +126,9 @@ class ArrowIngest:
             start = planner.start("earliest")
             self._register(planner, start, trim=False)
         elif number > checkpoint.stored():
-            # It was planned, and maybe stored: it is the same batch again.
+            # It was planned, and maybe stored: it is the same batch again. If not, it is one without shards that are away now.
+            if not is_stored(self.storage, checkpoint.run, number):
+                checkpoint.plan(number, planner.reachable(checkpoint.offset(number - 1), checkpoint.offset(number) or {}))
             self._store(planner, number)
             start = checkpoint.offset(number) or {}
         else:
@@ -175,6 +178,7 @@ class ArrowIngest:
         self.checkpoint.commit(number)
         self._register(planner, end, trim=self.options.trim_on_commit)
         self._on_batch(number, stored)
+        give_back()
 
     def _events(self, planner: Planner, start: Offset | None, end: Offset) -> Iterator[pa.RecordBatch]:
         options = self.options
@@ -194,7 +198,7 @@ class ArrowIngest:
         """Note in Redis what is stored."""
         if self.options.reader_name:
             lost, planner.lost = planner.lost, {}
-            positions = {queue: entry_id(position) for queue, position in offset.items()}
+            positions = {queue: entry_id(position) for queue, position in offset.items() if queue not in planner.foreign}
             owner = self.options.reader_owner
             readers.commit(planner.log, self.options.reader_name, positions, lost=lost, trim=trim, owner=owner)
 

@@ -29,7 +29,9 @@ from celery_redis_plus.spark.snapshot import Snapshot
 from celery_redis_plus.spark.views import connected, rows_of
 
 if TYPE_CHECKING:
+    from celery_redis_plus.event_log.event_logs import EventLogs
     from celery_redis_plus.event_log.stream import EventLog
+    from celery_redis_plus.keys import QueueKeys
     from celery_redis_plus.spark.storage import Storage
 
 #: Where rows of single messages are.
@@ -61,7 +63,7 @@ class Forgotten:
     broker: Mapping[str, int] | None = field(default=None)
 
 
-def forget(root: str | Path | Storage, where: str, log: EventLog | None = None, *, dry_run: bool = False) -> Forgotten:
+def forget(root: str | Path | Storage, where: str, log: EventLogs | None = None, *, dry_run: bool = False) -> Forgotten:
     """Remove the messages that the SQL condition `where` chooses from `messages`.
 
     New events are aggregated first. Killed at any moment, run it again, or any aggregation: it is whole then. Readers of an
@@ -100,7 +102,7 @@ def forget(root: str | Path | Storage, where: str, log: EventLog | None = None, 
         return Forgotten(receipt, *list(counted.__dict__.values())[1:])
 
 
-def kept_by_broker(log: EventLog, chosen: pa.Table) -> dict[str, int]:
+def kept_by_broker(log: EventLogs, chosen: pa.Table) -> dict[str, int]:
     """Return the broker's keys that have some of the messages (`queue`, `id`): the messages themselves, and their events.
 
     Raises:
@@ -111,16 +113,23 @@ def kept_by_broker(log: EventLog, chosen: pa.Table) -> dict[str, int]:
     for row in chosen.select(["queue", "id"]).to_pylist():
         by_queue.setdefault(row["queue"], []).append(row["id"])
     for queue, ids in by_queue.items():
-        keys = log.keys.queue(queue)
-        for first in range(0, len(ids), _KEYS_AT_ONCE):
-            names = [
-                prefix + tag.encode() for tag in ids[first : first + _KEYS_AT_ONCE] for prefix in (keys.message, keys.event_index)
-            ]
-            there = log.ask([("EXISTS", name) for name in names])
-            found.update(name.decode("utf-8", "replace") for name, exists in zip(names, there, strict=True) if exists)
-        if count := _events_of(log, queue, set(ids)):
-            found[keys.events.decode("utf-8", "replace")] = count
+        for own, keys in log.everywhere(queue):
+            found.update(_kept_there(own, keys, queue, ids))
     return dict(found)
+
+
+def _kept_there(log: EventLog, keys: QueueKeys, queue: str, ids: Sequence[str]) -> dict[str, int]:
+    """Return the keys of a queue on one server that have some messages."""
+    found: dict[str, int] = {}
+    for first in range(0, len(ids), _KEYS_AT_ONCE):
+        names = [
+            prefix + tag.encode() for tag in ids[first : first + _KEYS_AT_ONCE] for prefix in (keys.message, keys.event_index)
+        ]
+        there = log.ask([("EXISTS", name) for name in names])
+        found |= {name.decode("utf-8", "replace"): 1 for name, exists in zip(names, there, strict=True) if exists}
+    if count := _events_of(log, queue, set(ids)):
+        found[keys.events.decode("utf-8", "replace")] = count
+    return found
 
 
 def _events_of(log: EventLog, queue: str, ids: set[str]) -> int:

@@ -57,6 +57,14 @@ class Stored:
     bytes: int = 0
 
 
+def is_stored(storage: Storage, run: str, number: int) -> bool:
+    """Return whether a micro-batch counts."""
+    if number <= Manifest.read(storage).folded.get(run, -1):
+        # The tables have it already, and its files may be gone.
+        return True
+    return storage.read(f"{storage.batch_folder(run, number)}/{COMMITTED}") is not None
+
+
 def store_batch(
     storage: Storage,
     run: str,

@@ -106,11 +106,13 @@ def _check(arguments: argparse.Namespace) -> None:
         return
     if arguments.url and urlsplit(arguments.url).password and not arguments.master.startswith("local"):
         raise InvalidArgument("--url holds a password, which a cluster would show; use --url-env and spark.executorEnv.NAME")
-    from celery_redis_plus.event_log.stream import EventLog
+    from celery_redis_plus.shards.event_logs import events_at
 
-    with EventLog(resolve_url(*broker_of(arguments)), arguments.prefix) as log:
+    # A shard that cannot be reached now does not stop a service.
+    partial = arguments.job == "run" or (arguments.job == "ingest" and not arguments.once)
+    with events_at(resolve_url(*broker_of(arguments)), arguments.prefix, partial=partial) as log:
         if arguments.job == "replay":
-            log.ask([("PING",)])
+            log.ping()
             return
         sound, foreign = log.sound_numberings(log.queues(arguments.queues), strict=not arguments.allow_data_loss)
         if not sound:
@@ -204,11 +206,11 @@ def _expire(_spark: _Spark, arguments: argparse.Namespace, say: Say) -> int:
 
 
 def _forget(_spark: _Spark, arguments: argparse.Namespace, say: Say) -> int:
-    from celery_redis_plus.event_log.stream import EventLog
+    from celery_redis_plus.shards.event_logs import events_at
     from celery_redis_plus.spark.forgetting import forget
 
     has_broker = arguments.url or arguments.url_env
-    with EventLog(resolve_url(*broker_of(arguments)), arguments.prefix) if has_broker else nullcontext() as log:
+    with events_at(resolve_url(*broker_of(arguments)), arguments.prefix) if has_broker else nullcontext() as log:
         done = forget(arguments.root, arguments.where, log, dry_run=arguments.dry_run)
     how = "would be removed" if arguments.dry_run else "removed"
     say(

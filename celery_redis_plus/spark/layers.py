@@ -32,6 +32,9 @@ MANY_FILES = 8
 ROWS_AT_ONCE, BYTES_AT_ONCE = 500_000, 64 * 1024 * 1024
 #: Rows of a row group: readers of some messages or minutes skip the others.
 ROWS_A_GROUP = 50_000
+#: Bytes of a row group of `PARTIALS`. A row has each single wait and run of its minute: a day at 500 tasks a second has 2 GB in
+#: some thousand rows, of which an aggregation reads the last minutes.
+BYTES_A_GROUP = 4 * 1024 * 1024
 
 EVENTS = "events"
 
@@ -44,11 +47,13 @@ class Layout:
         schema: the columns.
         order: those by which the rows are sorted.
         rows: how many a file has at most, about; one of so many is left as it is.
+        group_bytes: what a row group weighs at most, about; 0 is no bound.
     """
 
     schema: pa.Schema
     order: tuple[str, ...]
     rows: int = 500_000
+    group_bytes: int = 0
 
 
 LAYOUTS = {
@@ -58,7 +63,7 @@ LAYOUTS = {
     "messages": Layout(MESSAGE_SCHEMA, ("id",)),
     UNFINISHED: Layout(MESSAGE_SCHEMA, ("id",)),
     OPEN: Layout(OPEN_SCHEMA, ("queue", "epoch", "n")),
-    PARTIALS: Layout(PARTIAL_MINUTE, ("minute",)),
+    PARTIALS: Layout(PARTIAL_MINUTE, ("minute",), group_bytes=BYTES_A_GROUP),
     **{table: Layout(minute_schema(table), ("minute", key)) for table, key in PER_MINUTE.items()},
 }
 
@@ -223,7 +228,10 @@ def _written(storage: Storage, portions: Iterator[pa.Table], layout: Layout, tar
 
 def _write_sorted(writer: parquet.ParquetWriter, rows: pa.Table, layout: Layout) -> None:
     ordered = rows.select(layout.schema.names).cast(layout.schema).sort_by([(name, "ascending") for name in layout.order])
-    writer.write_table(ordered, row_group_size=ROWS_A_GROUP)
+    group = ROWS_A_GROUP
+    if layout.group_bytes:
+        group = max(1, min(group, layout.group_bytes * ordered.num_rows // max(1, ordered.nbytes)))
+    writer.write_table(ordered, row_group_size=group)
 
 
 def _portions(storage: Storage, files: Sequence[str], schema: pa.Schema) -> Iterator[pa.Table]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -11,15 +11,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from celery_redis_plus.event_log.stream import EventLog
 from celery_redis_plus.events import entry_id
 from celery_redis_plus.keys import encode_name
+from celery_redis_plus.shards.event_logs import events_at
 from celery_redis_plus.spark.arrow_columns import ints, microseconds
 from celery_redis_plus.spark.layers import read
 from celery_redis_plus.spark.losses import MEMORY_FULL, NO_EVENT, SAMPLED, TRIMMED, Loss
+from celery_redis_plus.spark.read_plan import moved
 from celery_redis_plus.stored_message import stored_number
 
 if TYPE_CHECKING:
+    from celery_redis_plus.event_log.event_logs import EventLogs
     from celery_redis_plus.event_log.offsets import Offsets
     from celery_redis_plus.spark.source_options import SourceOptions
     from celery_redis_plus.spark.storage import Storage
@@ -42,8 +44,12 @@ class LossCounter:
     def __init__(self, storage: Storage, options: SourceOptions, known: Iterable[Loss] = ()) -> None:
         self._storage = storage
         self._options = options
-        #: Queue -> the last of its unwritten events that is noted.
-        self._unwritten = {loss.queue: loss for loss in sorted(known, key=lambda loss: loss.noted_at) if loss.why == MEMORY_FULL}
+        #: Shards that cannot be reached are left out: the micro-batches have none of their events.
+        self._log = events_at(options.resolved_url(), options.prefix, partial=True)
+        #: (Queue, shard) -> the last of its unwritten events that is noted.
+        self._unwritten = {
+            (loss.queue, loss.shard): loss for loss in sorted(known, key=lambda loss: loss.noted_at) if loss.why == MEMORY_FULL
+        }
         self._asked_at: int | None = None
 
     def losses(self, files: Sequence[str], start: Mapping[str, str] | None, end: Mapping[str, str]) -> list[Loss]:
@@ -59,19 +65,19 @@ class LossCounter:
         """
         now = time.time_ns() // 1000
         events = read(self._storage, files, _COLUMNS)
-        options = self._options
-        with EventLog(options.resolved_url(), options.prefix) as log:
+        with self._log as log:
             # The planner logs the queues that cannot be read, and keeps them out of micro-batches.
             numberings, _ = log.sound_numberings(list(end), strict=False)
             found = []
             if start is not None or self._begins_at_the_start:
-                ranges = {
-                    queue: _ranges(numbering, (start or {}).get(queue), end[queue]) for queue, numbering in numberings.items()
-                }
-                found = [replace(loss, why=NO_EVENT) if _passed_over(log, loss) else loss for loss in gaps(events, ranges, now)]
+                begin = moved(dict(start or {}), numberings, log.queue_of)
+                ranges = {queue: _ranges(numbering, begin.get(queue), end[queue]) for queue, numbering in numberings.items()}
+                missing = gaps(events, ranges, now, log.queue_of)
+                found = [replace(loss, why=NO_EVENT) if _passed_over(log, loss) else loss for loss in missing]
             found += self._never_written(log, numberings, events, now)
+            found = [replace(loss, queue=log.queue_of(loss.queue), shard=log.shard_of(loss.queue)) for loss in found]
         self._asked_at = now
-        self._unwritten |= {loss.queue: loss for loss in found if loss.why == MEMORY_FULL}
+        self._unwritten |= {(loss.queue, loss.shard): loss for loss in found if loss.why == MEMORY_FULL}
         return found
 
     @property
@@ -81,38 +87,54 @@ class LossCounter:
         return not by_time and options.starting_offsets in {None, "earliest"}
 
     def _never_written(
-        self, log: EventLog, numberings: Mapping[str, Offsets], events: pa.Table, now: int
+        self, log: EventLogs, numberings: Mapping[str, Offsets], events: pa.Table, now: int
     ) -> Iterator[Loss]:  # fmt: skip
-        keys = {queue: log.keys.queue(queue) for queue in numberings}
-        replies = log.ask([("HMGET", of.events_meta, "skipped", "permille") for of in keys.values()])
-        counted = events.group_by(["queue"]).aggregate([("n", "count"), ("ts", "min"), ("ts", "max")])
-        read = {row["queue"]: row for row in counted.to_pylist()}
-        for place, (queue, numbering) in enumerate(numberings.items()):
+        told: dict[str, tuple[bytes | None, bytes | None]] = {}
+        for own, keys in log.parts(numberings):
+            replies = own.ask([("HMGET", of_queue.events_meta, "skipped", "permille") for of_queue in keys.values()])
+            told |= dict(zip(keys, replies, strict=True))
+        counted = events.group_by(["queue", "epoch"]).aggregate([("n", "count"), ("ts", "min"), ("ts", "max")]).to_pylist()
+        for queue, numbering in numberings.items():
             epoch = numbering.epochs[-1][0] if numbering.epochs else 0
-            first, last = self._first_unwritten(queue, numbering), stored_number(replies[place][0])
+            skipped, sampled = told[queue]
+            first, last = self._first_unwritten(log, queue, numbering), stored_number(skipped)
             if last >= first:
                 yield Loss(queue, MEMORY_FULL, epoch, first, last, last - first + 1, self._asked_at, now, now)
-            permille, row = _permille(replies[place][1]), read.get(_shown(queue))
-            if permille < 1000 and row:
-                first_at, last_at = (round(row[name].timestamp() * 1e6) for name in ("ts_min", "ts_max"))
-                estimate = row["n_count"] * (1000 - permille) // permille
+            permille, shown = _permille(sampled), _shown(log.queue_of(queue))
+            # Events of the same queue on another shard are of other epochs.
+            epochs = {one for one, _ in numbering.epochs}
+            rows = [row for row in counted if row["queue"] == shown and row["epoch"] in epochs] if permille < 1000 else []
+            if rows:
+                first_at = min(round(row["ts_min"].timestamp() * 1e6) for row in rows)
+                last_at = max(round(row["ts_max"].timestamp() * 1e6) for row in rows)
+                estimate = sum(row["n_count"] for row in rows) * (1000 - permille) // permille
                 yield Loss(queue, SAMPLED, epoch, None, None, estimate, first_at, last_at, now)
 
-    def _first_unwritten(self, queue: str, numbering: Offsets) -> int:
+    def _first_unwritten(self, log: EventLogs, queue: str, numbering: Offsets) -> int:
         """Return the number of the first unwritten event that is not noted: a log that began anew counts from 1 again."""
-        before = self._unwritten.get(queue)
+        before = self._unwritten.get((log.queue_of(queue), log.shard_of(queue)))
         same_log = before is not None and bool(numbering.epochs) and numbering.epochs[0][0] <= before.epoch
         return (before.last or 0) + 1 if before is not None and same_log else 1
 
 
-def gaps(events: pa.Table, ranges: Mapping[str, Sequence[Range]], now: int) -> Iterator[Loss]:
-    """Yield the events of `ranges` (by queue) that are not among `events` (`queue`, `epoch`, `n`, `ts`); `now` in µs."""
+def gaps(
+    events: pa.Table, ranges: Mapping[str, Sequence[Range]], now: int, queue_of: Callable[[str], str] = str
+) -> Iterator[Loss]:  # fmt: skip
+    """Yield the events of `ranges` that are not among `events`.
+
+    Args:
+        events: `queue`, `epoch`, `n` and `ts`.
+        ranges: by the names of queues, as `EventLogs` has them.
+        now: µs.
+        queue_of: returns the queue of a name.
+    """
     counted = events.group_by(["queue", "epoch"]).aggregate([("n", "count")]).to_pylist()
     counts = {(row["queue"], row["epoch"]): row["n_count"] for row in counted}
     for queue, wanted in ranges.items():
+        shown = _shown(queue_of(queue))
         for epoch, low, high in wanted:
-            if counts.get((_shown(queue), epoch), 0) != high - low + 1:
-                own = (pc.field("queue") == _shown(queue)) & (pc.field("epoch") == epoch)
+            if counts.get((shown, epoch), 0) != high - low + 1:
+                own = (pc.field("queue") == shown) & (pc.field("epoch") == epoch)
                 rows = events.filter(own).sort_by("n")
                 numbers, times = ints(rows.column("n")), microseconds(rows.column("ts"))
                 edges = np.concatenate(([low - 1], numbers, [high + 1]))
@@ -128,10 +150,11 @@ def _ranges(numbering: Offsets, start: str | None, end: str) -> list[Range]:
     return numbering.ranges(begin, numbering.position_of(entry_id(end)))
 
 
-def _passed_over(log: EventLog, loss: Loss) -> bool:
+def _passed_over(log: EventLogs, loss: Loss) -> bool:
     """Return whether the numbers are of entries that are no events: somebody else wrote them, and they are still there."""
     first, last = f"{loss.epoch}-{loss.first}", f"{loss.epoch}-{loss.last}"
-    (entries,) = log.ask([("XRANGE", log.keys.queue(loss.queue).events, first, last, "COUNT", 1)])
+    own, keys = log.of(loss.queue)
+    (entries,) = own.ask([("XRANGE", keys.events, first, last, "COUNT", 1)])
     return bool(entries)
 
 

@@ -53,6 +53,7 @@ LOSS_COLUMNS = {
     "from_at": "timestamp",
     "to_at": "timestamp",
     "noted_at": "timestamp",
+    "shard": "int",
 }
 LOSS_DDL = ddl(LOSS_COLUMNS)
 _DAY_US = 86_400_000_000
@@ -71,6 +72,7 @@ class Loss:
         count: how many; of `SAMPLED`, an estimate.
         from_at, to_at: they happened between these times, µs since the epoch; None is not known.
         noted_at: when it was found, µs.
+        shard: the number of the shard that had them; 0 of a broker without shards.
     """
 
     queue: str
@@ -82,11 +84,13 @@ class Loss:
     from_at: int | None
     to_at: int | None
     noted_at: int
+    shard: int = 0
 
     def __str__(self) -> str:
         """Return a sentence about it."""
         numbers = f", {self.epoch}-{self.first} to {self.epoch}-{self.last}," if self.why in RANGES else ""
-        return f"queue {self.queue!r}: {self.count:,} events{numbers} {_WHY[self.why]}"
+        of_shard = f" of shard {self.shard}" if self.shard else ""
+        return f"queue {self.queue!r}{of_shard}: {self.count:,} events{numbers} {_WHY[self.why]}"
 
 
 def sentence(counts: Iterable[tuple[str, int]]) -> str:
@@ -124,10 +128,19 @@ def with_losses(layers: Layers, manifest: Manifest, added: Sequence[Loss]) -> st
 def _stored(storage: Storage, manifest: Manifest) -> list[Loss]:
     if not manifest.losses:
         return []
-    table = storage.table(manifest.losses)
+    table = rows_of(storage, manifest.losses)
     for name in ("from_at", "to_at", "noted_at"):
         table = table.set_column(table.schema.get_field_index(name), name, table.column(name).cast(pa.int64()))
     return [Loss(**row) for row in table.to_pylist()]
+
+
+def rows_of(storage: Storage, file: str) -> pa.Table:
+    """Return the rows of the table's file."""
+    table = storage.table(file)
+    if "shard" not in table.column_names:
+        # Of a release that read one shard only.
+        table = table.append_column("shard", pa.repeat(pa.scalar(0, pa.int32()), table.num_rows))
+    return table.select(list(LOSS_COLUMNS)).cast(arrow(LOSS_COLUMNS))
 
 
 def _of(incoming: Iterable[RowBatch]) -> list[Loss]:
@@ -145,7 +158,7 @@ def _merged(losses: Sequence[Loss]) -> list[Loss]:
         if loss.why in {TRIMMED, NO_EVENT}:
             found.append(loss)
             continue
-        key = (loss.queue, loss.why, loss.epoch, loss.why not in PARTS and loss.noted_at // _DAY_US)
+        key = (loss.queue, loss.shard, loss.why, loss.epoch, loss.why not in PARTS and loss.noted_at // _DAY_US)
         other = days.get(key)
         days[key] = loss if other is None else _together(other, loss)
     return found + list(days.values())

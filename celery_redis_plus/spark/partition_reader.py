@@ -13,14 +13,14 @@ from celery_redis_plus.event_log.passed_over import PassedOver
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from celery_redis_plus.event_log.stream import EventLog
+    from celery_redis_plus.event_log.event_logs import EventLogs
     from celery_redis_plus.spark.read_plan import EventRange
 
 logger = logging.getLogger(__name__)
 
 
 def read_range(
-    log: EventLog,
+    log: EventLogs,
     part: EventRange,
     *,
     fetch_size: int = 5000,
@@ -39,7 +39,7 @@ def read_range(
     for entries in log.chunks(part.queue, part.epoch, part.low, part.high, fetch_size):
         if entries:
             found += len(entries)
-            events = batch(part.queue, entries)
+            events = batch(log.queue_of(part.queue), entries)
             passed_over.add(part.queue, len(entries) - events.num_rows)
             yield events
     wanted = part.count

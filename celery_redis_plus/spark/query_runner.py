@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from celery_redis_plus import errors
+from celery_redis_plus.shards.event_logs import PASSING
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery
@@ -20,15 +21,6 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
 #: Seconds between two looks at whether a signal has come: a call into Java does not end for one.
 SIGNAL_POLL_S = 0.5
 
-#: What a server has that restarts, fails over or is out of reach for a while.
-_PASSING = (
-    errors.ServerUnreachable,
-    errors.ServerTimeout,
-    errors.ServerLoading,
-    errors.ServerUnavailable,
-    errors.ReadOnlyReplica,
-    errors.SlotUnavailable,
-)
 _LASTING = (errors.TlsFailed,)
 #: So often a query that runs once is started again after such a worker: Spark waits for ten seconds, which no setting changes.
 MOST_WORKERS_LOST = 3
@@ -101,7 +93,7 @@ def passes(text: str) -> bool:
 
 def is_passing(kind: type) -> bool:
     """Return whether an error of this class passes: the server restarts, fails over or is away for a while."""
-    return issubclass(kind, _PASSING) and not issubclass(kind, _LASTING)
+    return issubclass(kind, PASSING) and not issubclass(kind, _LASTING)
 
 
 def _worker_lost(text: str) -> bool:

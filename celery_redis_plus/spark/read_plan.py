@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeGuard
 
 from celery_redis_plus.errors import EventsLost, InvalidArgument
+from celery_redis_plus.event_log.event_logs import log_passed_over, names_in
 from celery_redis_plus.event_log.offsets import BEGINNING, Id, Offsets, loss_message
-from celery_redis_plus.event_log.stream import log_passed_over, names_in
 from celery_redis_plus.events import entry_id
+from celery_redis_plus.shards.event_logs import PASSING
 
 if TYPE_CHECKING:
-    from celery_redis_plus.event_log.stream import EventLog
+    from celery_redis_plus.event_log.event_logs import EventLogs
     from celery_redis_plus.spark.source_options import SourceOptions
 
 logger = logging.getLogger(__name__)
@@ -49,12 +50,12 @@ class Planner:
 
     Attributes:
         lost: how many events of each queue were gone before they were planned, with `failOnDataLoss=false`.
-        foreign: by queue, why its events cannot be read now: somebody else has written one of its keys, or a later release
-            writes there. The other queues are read; this one keeps its place in the offset, and is read on from there once its
-            keys are mended.
+        foreign: by queue, why its events cannot be read now: somebody else has written one of its keys, a later release writes
+            there, or its shard cannot be reached. The other queues are read; this one keeps its place in the offset, and is read
+            on from there once that is over.
     """
 
-    def __init__(self, log: EventLog, options: SourceOptions) -> None:
+    def __init__(self, log: EventLogs, options: SourceOptions) -> None:
         self.log = log
         self.options = options
         self.lost: dict[str, int] = {}
@@ -111,6 +112,7 @@ class Planner:
         long as the broker knows its numbers, by which a later log goes on.
         """
         numberings = self._of_offset(start)
+        start = moved(start, numberings, self.log.queue_of)
         begin = {queue: self._position(n, start.get(queue)) for queue, n in numberings.items()}
         total = {queue: n.total if goal is None else self._goal(n, goal.get(queue)) for queue, n in numberings.items()}
         backlog = {queue: max(0, total[queue] - begin[queue]) for queue in numberings}
@@ -120,6 +122,14 @@ class Planner:
         read = {queue: _text(numberings[queue].id(end[queue])) for queue in numberings if end[queue] or queue in start}
         return read | {queue: start[queue] for queue in self.foreign if queue in start}
 
+    def reachable(self, start: Offset | None, end: Offset) -> Offset:
+        """Return `end` without what is new since `start` on shards that cannot be reached."""
+        self._of_offset(end)
+        away = {queue for queue in end if isinstance(self.foreign.get(queue), PASSING)}
+        return {queue: position for queue, position in end.items() if queue not in away} | {
+            queue: position for queue, position in (start or {}).items() if queue in away
+        }
+
     def event_ranges(self, start: Offset, end: Offset) -> list[EventRange]:
         """Return the events between two offsets.
 
@@ -127,12 +137,16 @@ class Planner:
             EventsLost: with `failOnDataLoss`, some of them are gone.
         """
         numberings = self._of_offset(end)
+        start = moved(start, numberings, self.log.queue_of)
         ranges: list[EventRange] = []
         for queue, position in end.items():
             numbering = numberings.get(queue)
             if numbering is None:
                 if start.get(queue) == position:
                     continue
+                if isinstance(self.foreign.get(queue), PASSING):
+                    # Nothing is lost: they are read when its shard is back.
+                    raise self.foreign[queue]
                 if queue in self.foreign:
                     self._on_loss(queue, f"queue {queue!r}: its events up to {position} cannot be read: {self.foreign[queue]}", 0)
                 else:
@@ -174,7 +188,9 @@ class Planner:
 
     def lag(self, start: Offset) -> int:
         """Return how many events come after `start`."""
-        return sum(n.total - self._position(n, start.get(queue)) for queue, n in self.numberings().items())
+        numberings = self.numberings()
+        start = moved(start, numberings, self.log.queue_of)
+        return sum(n.total - self._position(n, start.get(queue)) for queue, n in numberings.items())
 
     def _of_offset(self, offset: Offset) -> dict[str, Offsets]:
         """Return what the wanted queues have, and those of an offset whose event logs have ended, while that is known."""
@@ -191,12 +207,13 @@ class Planner:
             raise next(iter(foreign.values()))
         found |= found_ended
         for queue, error in (foreign | foreign_ended).items():
-            if queue not in self.foreign:
+            # Of a shard that cannot be reached, one line is enough.
+            if queue not in self.foreign and not isinstance(error, PASSING):
                 log_passed_over(queue, error)
             self.foreign[queue] = error
         for queue in self.foreign.keys() & found.keys():
-            del self.foreign[queue]
-            logger.info("the events of queue %r can be read again", queue, extra={"queue": queue})
+            if not isinstance(self.foreign.pop(queue), PASSING):
+                logger.info("the events of queue %r can be read again", queue, extra={"queue": queue})
         return found
 
     def _position(self, numbering: Offsets, offset: str | None) -> int:
@@ -214,6 +231,30 @@ class Planner:
             raise EventsLost(message)
         self.lost[queue] = self.lost.get(queue, 0) + count
         logger.warning("%s (failOnDataLoss=false)", message)
+
+
+def moved(start: Offset, numberings: Mapping[str, Offsets], queue_of: Callable[[str], str]) -> Offset:
+    """Return an offset in which positions have the names that their events have now.
+
+    After shards were added, a queue's earlier events are those of the first shard, and its own shard has other ones.
+
+    Args:
+        start: an offset.
+        numberings: what the queues have now.
+        queue_of: as of `EventLogs`.
+    """
+    found = dict(start)
+
+    def has(name: str, epoch: int) -> bool:
+        return name in numberings and any(epoch == one for one, _ in numberings[name].epochs)
+
+    for name in numberings:
+        queue = queue_of(name)
+        if name != queue and name not in start and queue in found:
+            epoch, _ = entry_id(start[queue])
+            if has(name, epoch) and not has(queue, epoch):
+                found[name] = found.pop(queue)
+    return found
 
 
 def _by_queue(wanted: object) -> TypeGuard[Mapping[str, Id | int]]:

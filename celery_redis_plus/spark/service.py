@@ -22,6 +22,7 @@ from celery_redis_plus.spark.incoming import waiting
 from celery_redis_plus.spark.lag import Lag, Source, lag_of
 from celery_redis_plus.spark.losses import HARMLESS, noted
 from celery_redis_plus.spark.manifest import Manifest
+from celery_redis_plus.spark.memory import give_back
 from celery_redis_plus.spark.repartition import EVENTS_IN_MEMORY
 from celery_redis_plus.spark.roots import opened
 
@@ -107,6 +108,7 @@ class Service:
             error = str(failed)
             self._say(f"aggregation failed: {error}; it is tried again")
         self._look(error, events, time.monotonic() - began)
+        give_back()
 
     def _look(self, error: str, events: int, fold_s: float) -> None:
         manifest = Manifest.read(self.storage)

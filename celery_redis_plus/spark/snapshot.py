@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from celery_redis_plus.errors import TablesUnusable
 from celery_redis_plus.spark.layers import EVENTS, LAYOUTS
-from celery_redis_plus.spark.losses import LOSS_COLUMNS
+from celery_redis_plus.spark.losses import LOSS_COLUMNS, rows_of
 from celery_redis_plus.spark.manifest import CHECKS, UNFINISHED, Manifest, event_files, names
 from celery_redis_plus.spark.roots import opened
 from celery_redis_plus.spark.schema import arrow
@@ -112,7 +112,7 @@ class Snapshot:
         """Return the table `losses`."""
         if not self.manifest.losses:
             return arrow(LOSS_COLUMNS).empty_table()
-        return self.storage.table(self.manifest.losses).cast(arrow(LOSS_COLUMNS))
+        return rows_of(self.storage, self.manifest.losses)
 
     def _names(self, table: str, days: tuple[str, str]) -> list[str]:
         manifest = self.manifest

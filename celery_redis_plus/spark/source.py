@@ -5,6 +5,7 @@ Reader objects travel to the tasks pickled, so they open connections where they 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +14,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 from celery_redis_plus.errors import InvalidArgument
 from celery_redis_plus.event_log import readers
-from celery_redis_plus.event_log.stream import EventLog
 from celery_redis_plus.events import entry_id
+from celery_redis_plus.shards.event_logs import events_at
 from celery_redis_plus.spark.filters import Pushed
 from celery_redis_plus.spark.partition_reader import read_range
 from celery_redis_plus.spark.read_plan import Offset, Planner
@@ -24,6 +25,8 @@ from celery_redis_plus.spark.source_options import SourceOptions
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
+
+    from celery_redis_plus.event_log.event_logs import EventLogs
 
 
 class CeleryRedisSource(DataSource):
@@ -48,8 +51,8 @@ class CeleryRedisSource(DataSource):
         return StreamReader(SourceOptions.from_mapping(self.options))
 
 
-def _opened(options: SourceOptions) -> EventLog:
-    return EventLog(options.resolved_url(), options.prefix)
+def _opened(options: SourceOptions, *, partial: bool = False) -> EventLogs:
+    return events_at(options.resolved_url(), options.prefix, partial=partial)
 
 
 def _read(options: SourceOptions, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
@@ -84,7 +87,7 @@ class EventReader(DataSourceReader):
             if self.pushed.from_ms is not None or self.pushed.to_ms is not None:
                 start, end = self._bounded(planner, start, end)
             if self.pushed.queues is not None:
-                end = {queue: position for queue, position in end.items() if queue in self.pushed.queues}
+                end = {queue: position for queue, position in end.items() if log.queue_of(queue) in self.pushed.queues}
             return [InputPartition(partition) for partition in planner.partitions(start, end)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -125,15 +128,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._goal: Offset | None = None
         self._committed: Offset | None = None
         self._held: Planner | None = None
+        #: When the last micro-batch was planned.
+        self._planned_at: float | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the connection behind."""
-        return {"options": self.options, "_goal": None, "_committed": None, "_held": None}
+        return {"options": self.options, "_goal": None, "_committed": None, "_held": None, "_planned_at": None}
 
     @property
     def _planner(self) -> Planner:
         if self._held is None:
-            self._held = Planner(_opened(self.options), self.options)
+            # Events of a shard that cannot be reached come later.
+            self._held = Planner(_opened(self.options, partial=True), self.options)
         return self._held
 
     def initialOffset(self) -> Offset:
@@ -154,8 +160,22 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         if start != self._committed:
             self.commit(start)
+        if self._waits_for_more(start):
+            return start
         rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        return self._planner.advance(start, rows, self._goal)
+        end = self._planner.advance(start, rows, self._goal)
+        if end != start:
+            self._planned_at = time.monotonic()
+        return end
+
+    def _waits_for_more(self, start: Offset) -> bool:
+        """Return whether too few events are there for a micro-batch; not for the first one, and not of an availableNow run."""
+        least, planned_at = self.options.min_offsets_per_trigger, self._planned_at
+        if least is None or planned_at is None or self._goal is not None:
+            return False
+        if time.monotonic() - planned_at >= self.options.max_trigger_delay:
+            return False
+        return self._planner.lag(start) < least
 
     def reportLatestOffset(self) -> Offset:
         """Return the newest events: progress shows them beside `endOffset`, and the difference is the lag."""

@@ -7,6 +7,7 @@ Source: https://spark.apache.org/docs/latest/streaming/structured-streaming-kafk
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -45,6 +46,18 @@ def _timestamps(value: object) -> dict[str, int]:
     return {str(queue): _timestamp(time) for queue, time in json.loads(str(value)).items()}
 
 
+#: Units of durations, in seconds.
+_UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+
+
+def _duration(value: object) -> float:
+    """Return seconds."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?) ?(ms|[smhd])?", str(value))
+    if found is None:
+        raise ValueError
+    return float(found[1]) * _UNITS_S[found[2] or "s"]
+
+
 OFFSETS = kinds.OptionType(
     "offsets",
     'earliest, latest, or JSON such as {"celery": "1764000000000-17"} (-2 is earliest, -1 is latest)',
@@ -55,6 +68,7 @@ TIMESTAMP = kinds.OptionType("time", "ms since 1970, or ISO 8601 (UTC if it name
 TIMESTAMPS = kinds.OptionType(
     "times", 'JSON such as {"celery": 1764000000000, "mail": "2026-01-31"}', _timestamps, hashable=False
 )
+DURATION = kinds.OptionType("duration", "seconds, or a number with a unit: ms, s, m, h, d, such as 15m", _duration)
 _COUNT = kinds.number(1, integer=True)
 
 
@@ -103,6 +117,15 @@ class SourceOptions:
     )
     max_offsets_per_trigger: int | None = option(
         _COUNT, None, "Read about this many events in a micro-batch, over all queues.", unit="events"
+    )
+    min_offsets_per_trigger: int | None = option(
+        _COUNT,
+        None,
+        "Begin a micro-batch only when so many events wait, over all queues, or `maxTriggerDelay` is over.",
+        unit="events",
+    )
+    max_trigger_delay: float = option(
+        DURATION, 900.0, "With `minOffsetsPerTrigger`: how long events wait for others at most, since the last micro-batch."
     )
     min_partitions: int | None = option(_COUNT, None, "Split what is read into at least this many Spark partitions.")
     max_records_per_partition: int = option(

@@ -15,7 +15,7 @@ from pyarrow import parquet
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as sf
 
-from celery_redis_plus.errors import EventsLost, InvalidArgument
+from celery_redis_plus.errors import EventsLost, InvalidArgument, OptionError
 from celery_redis_plus.event_log import readers
 from celery_redis_plus.event_log.stream import EventLog
 from celery_redis_plus.spark import ingest
@@ -63,6 +63,41 @@ def test_a_batch_has_every_event_with_its_types(read, stored):
     assert (first.task_id, first.task, first.priority) == (LIVES[0].task_id, LIVES[0].task, LIVES[0].priority)
     assert int(first.ts.timestamp() * 1000) == LIVES[0].ts // 1000
     assert published.where("published_at != date_trunc('MILLISECOND', ts)").count() == 0
+
+
+def test_a_micro_batch_waits_for_events_but_not_for_ever(redis_client, broker_url, monkeypatch):
+    add_events(redis_client, "celery", LIVES[:10])
+    now = [100.0]
+    monkeypatch.setattr("celery_redis_plus.spark.source.time.monotonic", lambda: now[0])
+    given = {"url": broker_url, "startingOffsets": "earliest", "minOffsetsPerTrigger": "5", "maxTriggerDelay": "2m"}
+    reader = StreamReader(SourceOptions.from_mapping(given))
+    limit = reader.getDefaultReadLimit()
+
+    first = reader.latestOffset({}, limit)
+    assert first == {"celery": f"{START_MS}-10"}, "the first micro-batch does not wait"
+    add_events(redis_client, "celery", LIVES[:4])
+    assert reader.latestOffset(first, limit) == first
+    now[0] += 120
+    later = reader.latestOffset(first, limit)
+    assert later == {"celery": f"{START_MS}-14"}
+    add_events(redis_client, "celery", LIVES[:4])
+    assert reader.latestOffset(later, limit) == later
+    add_events(redis_client, "celery", LIVES[:1])
+    assert reader.latestOffset(later, limit) == {"celery": f"{START_MS}-19"}
+    reader.stop()
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("15m", 900), ("1.5 s", 1.5), ("250ms", 0.25), ("90", 90), ("2h", 7200), ("1d", 86400)]
+)
+def test_a_duration_has_a_unit(text, seconds):
+    assert SourceOptions.from_mapping({"url": "redis://h", "maxTriggerDelay": text}).max_trigger_delay == seconds
+
+
+@pytest.mark.parametrize("text", ["", "m", "-1s", "1 week", "nan"])
+def test_what_is_no_duration_is_refused(text):
+    with pytest.raises(OptionError, match=r"maxTriggerDelay.*allowed: seconds, or a number with a unit"):
+        SourceOptions.from_mapping({"url": "redis://h", "maxTriggerDelay": text})
 
 
 def test_events_that_are_trimmed_while_a_task_reads_are_noted_with_the_reader(redis_client, broker_url, stored):

@@ -62,7 +62,7 @@ class Job:
 
     def strike(self, what: str) -> None:
         """Kill the driver, the JVM or both with SIGKILL."""
-        for pid in self._pids():
+        for pid in self.pids():
             java = _name(pid) == "java"
             if (java and what in {JVM, BOTH}) or (pid == self.process.pid and what in {DRIVER, BOTH}):
                 with suppress(ProcessLookupError):
@@ -78,16 +78,16 @@ class Job:
 
     def end(self) -> None:
         """Kill whatever there is of it."""
-        for pid in self._pids():
+        for pid in self.pids():
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self.process.wait()
 
     def gone(self) -> None:
         """Wait until none of its processes is left: Spark's Python workers end by themselves when the JVM is gone."""
-        wait_until(lambda: not self._pids(), PATIENCE_S)
+        wait_until(lambda: not self.pids(), PATIENCE_S)
 
-    def _pids(self) -> list[int]:
+    def pids(self) -> list[int]:
         wanted = f"{MARK}={self._mark}".encode()
         found = []
         for folder in Path("/proc").glob("[0-9]*"):

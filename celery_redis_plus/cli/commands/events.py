@@ -48,7 +48,7 @@ def export(target: Target, *, queues: str, kind: str, output: str) -> None:
     """Write the events to a file."""
     from celery_redis_plus.event_log.export import export as write
 
-    with target.event_log() as log:
+    with target.event_logs() as log:
         count = write(log, log.readable(queues), output, kind=kind)
     click.echo(f"{count:,} events in {output}", err=True)
 
@@ -63,7 +63,7 @@ def archive(target: Target, *, queues: str, to: str, reader: str, as_json: bool)
     """Move finished messages into Parquet files, and out of the streams."""
     from celery_redis_plus.event_log.archiver import move_finished
 
-    with target.event_log() as log:
+    with target.event_logs() as log:
         moved = move_finished(log, log.readable(queues), Path(to), reader=reader)
     for queue, of in moved.items():
         if as_json:
@@ -82,7 +82,7 @@ def readers(target: Target, *, queues: str, stale_after: float, as_json: bool) -
     """List the readers, what they still have to read, and which are stale."""
     from celery_redis_plus.event_log.readers import readers as read
 
-    with target.event_log() as log:
+    with target.event_logs() as log:
         found = read(log, log.readable(queues))
     stale_s = stale_after * 3600
 
@@ -117,7 +117,7 @@ def tail(
     """
     from celery_redis_plus.event_log.tail import Tail
 
-    with target.event_log() as log:
+    with target.event_logs(partial=True) as log:
         tailing = Tail(log, queues, task=task, kinds=kinds, last=last)
         with suppress(KeyboardInterrupt):
             outage = Outage()
@@ -169,7 +169,7 @@ def drop_reader(target: Target, *, queues: str, reader: str, as_json: bool) -> N
     """Forget a reader: events are no longer kept for it."""
     from celery_redis_plus.event_log.readers import drop
 
-    with target.event_log() as log:
+    with target.event_logs() as log:
         dropped = drop(log, reader, log.readable(queues))
     if as_json:
         print_json({"reader": reader, "dropped": dropped})

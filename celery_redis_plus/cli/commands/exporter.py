@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from functools import partial
 
 import click
 
@@ -32,7 +33,8 @@ def command(target: Target, *, queues: tuple[str, ...], host: str, port: int, la
         from celery_redis_plus.cli.metrics import BrokerCollector
         from celery_redis_plus.integration.worker_metrics import MetricsServer
 
-        histograms = LatencyHistograms(target.event_log, json.dumps(queues or ["*"])) if latencies else None
+        open_logs = partial(target.event_logs, partial=True)
+        histograms = LatencyHistograms(open_logs, json.dumps(queues or ["*"])) if latencies else None
         collector = BrokerCollector(target.admin, queues, histograms, internal=internal)
         server = MetricsServer(host, port, collector)
     except ImportError as error:

@@ -30,6 +30,10 @@ Needs the extra "spark", and queues whose event log is on (event_log=True). Only
 @click.pass_context
 def command(ctx: click.Context, /, line: tuple[str, ...]) -> int:
     """Stream lifecycle events into tables, aggregate them, and report on them."""
+    from celery_redis_plus.spark.memory import use_plain_allocator
+
+    # Before anything imports Arrow.
+    use_plain_allocator()
     from celery_redis_plus.spark import jobs
     from celery_redis_plus.spark.job_arguments import add_arguments
 
