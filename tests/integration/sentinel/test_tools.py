@@ -69,7 +69,7 @@ def add(deployment, queue):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", ["crash", "failover"])
+@pytest.mark.parametrize("how", ["crash", pytest.param("failover", marks=pytest.mark.weekly)])
 def test_tools_outlive_a_failover_with_a_line_at_the_loss_and_one_at_the_return(deployment, how):
     with deployment.client() as client:
         client.flushall()
