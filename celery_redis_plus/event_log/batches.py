@@ -17,7 +17,7 @@ from celery_redis_plus.keys import encode_name
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from celery_redis_plus.event_log.stream import Entry
+    from celery_redis_plus.event_log.event_logs import Entry
 
 #: Bytes that an array of Arrow's type `binary` can hold: its offsets have 32 bits.
 MOST_BINARY_BYTES = 2**31 - 1

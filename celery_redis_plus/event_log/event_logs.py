@@ -11,19 +11,38 @@ import json
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from celery_redis_plus.errors import InvalidArgument, NoEvents
 
 if TYPE_CHECKING:
     from celery_redis_plus.event_log.offsets import Offsets
-    from celery_redis_plus.event_log.stream import Entry, EventLog
     from celery_redis_plus.keys import QueueKeys
 
 logger = logging.getLogger(__name__)
 
+#: A stream entry as the server gives it: id, and its fields and values in one list.
+Entry = Sequence[Any]
+
 #: Characters that make a name a pattern.
 _WILD = frozenset("*?[")
+
+
+class LogServer(Protocol):
+    """A broker that has some of the events, or all."""
+
+    def ask(
+        self, commands: Sequence[tuple[Any, ...]], *, missing_ok: bool = False, foreign_ok: bool = False
+    ) -> list[Any]:  # fmt: skip
+        """Run commands in one round trip and return their replies, as `stream.EventLog.ask`."""
+
+    def sound_numberings(
+        self, queues: Sequence[str], *, strict: bool = True
+    ) -> tuple[dict[str, Offsets], dict[str, Exception]]:  # fmt: skip
+        """Return what `EventLogs.sound_numberings` does, of this broker."""
+
+    def chunks(self, queue: str, epoch: int, low: int, high: int, size: int) -> Iterator[list[Entry]]:
+        """Yield what `EventLogs.chunks` does, of this broker."""
 
 
 class EventLogs(ABC):
@@ -133,14 +152,14 @@ class EventLogs(ABC):
     # ---- for commands of the callers' own
 
     @abstractmethod
-    def parts(self, queues: Collection[str]) -> Iterator[tuple[EventLog, dict[str, QueueKeys]]]:
+    def parts(self, queues: Collection[str]) -> Iterator[tuple[LogServer, dict[str, QueueKeys]]]:
         """Yield each broker that has some of the events, and the keys of these queues there by their names."""
 
     @abstractmethod
-    def everywhere(self, queue: str) -> Iterator[tuple[EventLog, QueueKeys]]:
+    def everywhere(self, queue: str) -> Iterator[tuple[LogServer, QueueKeys]]:
         """Yield each broker that may have messages or events of a queue, and its keys there."""
 
-    def of(self, name: str) -> tuple[EventLog, QueueKeys]:
+    def of(self, name: str) -> tuple[LogServer, QueueKeys]:
         """Return the broker that has these events, and the keys of their queue there."""
         ((own, keys),) = self.parts([name])
         return own, keys[name]

@@ -16,9 +16,8 @@ from celery_redis_plus.events import entry_id
 from celery_redis_plus.keys import decode_name
 
 if TYPE_CHECKING:
-    from celery_redis_plus.event_log.event_logs import EventLogs
+    from celery_redis_plus.event_log.event_logs import EventLogs, LogServer
     from celery_redis_plus.event_log.offsets import Id, Offsets
-    from celery_redis_plus.event_log.stream import EventLog
     from celery_redis_plus.keys import QueueKeys
 
 logger = logging.getLogger(__name__)
@@ -94,7 +93,7 @@ def commit(
     return trimmed
 
 
-def _run(log: EventLog, events: bytes, readers: bytes, *arguments: str | int) -> int:
+def _run(log: LogServer, events: bytes, readers: bytes, *arguments: str | int) -> int:
     """Run the script; EVAL each time: a commit is rare, and a script cache may have been flushed."""
     source = scripts.script("commit_events").source
     try:
@@ -118,7 +117,7 @@ def readers(log: EventLogs, queues: Sequence[str]) -> list[Reader]:
     )
 
 
-def _readers(log: EventLog, of_queues: Mapping[str, QueueKeys], numberings: Mapping[str, Offsets]) -> list[Reader]:
+def _readers(log: LogServer, of_queues: Mapping[str, QueueKeys], numberings: Mapping[str, Offsets]) -> list[Reader]:
     """Return the readers of queues that are on one server."""
     replies = log.ask([("HGETALL", keys.events_readers) for keys in of_queues.values()] + [("TIME",)])
     now = int(replies[-1][0]) + int(replies[-1][1]) / 1e6

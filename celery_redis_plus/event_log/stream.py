@@ -14,7 +14,7 @@ from celery_redis_plus.connection.connector import Connector
 from celery_redis_plus.connection.refused_calls import describe_refusal
 from celery_redis_plus.error_translation import translate
 from celery_redis_plus.errors import EventsLost, UnknownEventSchema, WrongKeyType
-from celery_redis_plus.event_log.event_logs import EventLogs, chosen
+from celery_redis_plus.event_log.event_logs import Entry, EventLogs, LogServer, chosen
 from celery_redis_plus.event_log.offsets import Id, Offsets
 from celery_redis_plus.events import SCHEMA_VERSION, ended_epochs, entry_id, read_entry
 from celery_redis_plus.keys import Keys, QueueKeys, decode_name
@@ -25,9 +25,6 @@ if TYPE_CHECKING:
 
     from celery_redis_plus.connection.address import Address
     from celery_redis_plus.options import Options
-
-#: A stream entry as the server gives it: id, and its fields and values in one list.
-Entry = Sequence[Any]
 
 #: Entries asked for in one command where they have payloads, of 1 MB each at most.
 PAYLOADS_A_REPLY = 32
@@ -109,12 +106,12 @@ class EventLog(EventLogs):
         """None: an error of the broker is raised."""
         return {}
 
-    def parts(self, queues: Collection[str]) -> Iterator[tuple[EventLog, dict[str, QueueKeys]]]:
+    def parts(self, queues: Collection[str]) -> Iterator[tuple[LogServer, dict[str, QueueKeys]]]:
         """Yield this broker, and the keys of the queues; nothing for no queues."""
         if queues:
             yield self, {queue: self.keys.queue(queue) for queue in queues}
 
-    def everywhere(self, queue: str) -> Iterator[tuple[EventLog, QueueKeys]]:
+    def everywhere(self, queue: str) -> Iterator[tuple[LogServer, QueueKeys]]:
         """Yield this broker, and the queue's keys."""
         yield self, self.keys.queue(queue)
 

@@ -13,8 +13,7 @@ from celery_redis_plus.event_log.passed_over import PassedOver
 from celery_redis_plus.events import Event, read_entry
 
 if TYPE_CHECKING:
-    from celery_redis_plus.event_log.event_logs import EventLogs
-    from celery_redis_plus.event_log.stream import Entry
+    from celery_redis_plus.event_log.event_logs import Entry, EventLogs
 
 #: Events that one command reads of a queue: under a millisecond of the server's time.
 EVENTS_A_READ = 500

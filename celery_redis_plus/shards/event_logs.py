@@ -32,8 +32,8 @@ from celery_redis_plus.event_log.event_logs import EventLogs, chosen
 from celery_redis_plus.event_log.stream import EventLog
 
 if TYPE_CHECKING:
+    from celery_redis_plus.event_log.event_logs import Entry, LogServer
     from celery_redis_plus.event_log.offsets import Offsets
-    from celery_redis_plus.event_log.stream import Entry
     from celery_redis_plus.keys import QueueKeys
 
 logger = logging.getLogger(__name__)
@@ -184,12 +184,12 @@ class ShardEventLogs(EventLogs):
 
     # ---- for commands of the callers' own
 
-    def parts(self, queues: Collection[str]) -> Iterator[tuple[EventLog, dict[str, QueueKeys]]]:
+    def parts(self, queues: Collection[str]) -> Iterator[tuple[LogServer, dict[str, QueueKeys]]]:
         """Yield each shard that has some of the events, and the keys of these queues there by their names."""
         for own, names in self._by_log(queues):
             yield own, {name: own.keys.queue(queue) for queue, name in names.items()}
 
-    def everywhere(self, queue: str) -> Iterator[tuple[EventLog, QueueKeys]]:
+    def everywhere(self, queue: str) -> Iterator[tuple[LogServer, QueueKeys]]:
         """Yield each shard, and the queue's keys there."""
         for own in self._logs.values():
             yield own, own.keys.queue(queue)

@@ -29,8 +29,7 @@ from celery_redis_plus.spark.snapshot import Snapshot
 from celery_redis_plus.spark.views import connected, rows_of
 
 if TYPE_CHECKING:
-    from celery_redis_plus.event_log.event_logs import EventLogs
-    from celery_redis_plus.event_log.stream import EventLog
+    from celery_redis_plus.event_log.event_logs import EventLogs, LogServer
     from celery_redis_plus.keys import QueueKeys
     from celery_redis_plus.spark.storage import Storage
 
@@ -118,7 +117,7 @@ def kept_by_broker(log: EventLogs, chosen: pa.Table) -> dict[str, int]:
     return dict(found)
 
 
-def _kept_there(log: EventLog, keys: QueueKeys, queue: str, ids: Sequence[str]) -> dict[str, int]:
+def _kept_there(log: LogServer, keys: QueueKeys, queue: str, ids: Sequence[str]) -> dict[str, int]:
     """Return the keys of a queue on one server that have some messages."""
     found: dict[str, int] = {}
     for first in range(0, len(ids), _KEYS_AT_ONCE):
@@ -132,7 +131,7 @@ def _kept_there(log: EventLog, keys: QueueKeys, queue: str, ids: Sequence[str]) 
     return found
 
 
-def _events_of(log: EventLog, queue: str, ids: set[str]) -> int:
+def _events_of(log: LogServer, queue: str, ids: set[str]) -> int:
     """Return how many events of some messages a queue's stream has."""
     from celery_redis_plus.events import read_entry
 
