@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import click
 
-from celery_redis_plus.cli.asking import DURATION, complain, dry_run_option, interrupted, stop_on_interrupt
+from celery_redis_plus.cli.asking import DURATION, complain, dry_run_option, interrupted, json_option, stop_on_interrupt
 from celery_redis_plus.cli.exit_status import DONE
-from celery_redis_plus.cli.output import Progress
+from celery_redis_plus.cli.output import Progress, print_json, print_listing
 from celery_redis_plus.cli.target import Target, with_target
+
+if TYPE_CHECKING:
+    from celery_redis_plus.shards.queue_move import QueueMove
+
+HEAD = ("QUEUE", "SHARD", "NEW SHARD", "WAITING", "UNACKED")
 
 
 @click.group(short_help="Raise the number of shards.")
@@ -23,7 +30,8 @@ def command() -> None:
     help="How long a queue waits in its new shard for messages that consumers have in the old one.",
 )  # fmt: skip
 @dry_run_option
-def raise_(target: Target, *, number: int, patience: float, dry_run: bool) -> int:
+@json_option
+def raise_(target: Target, *, number: int, patience: float, dry_run: bool, as_json: bool) -> int:
     """Raise the number of shards to NUMBER, drained or under traffic, and move the queues whose shard is another one then.
 
     Workers and publishers with several shards connect again with the new number by themselves; those without are refused.
@@ -35,12 +43,7 @@ def raise_(target: Target, *, number: int, patience: float, dry_run: bool) -> in
     with target.shards_raise(number, patience) as raised, stop_on_interrupt() as stopped:
         moves = raised.moving()
         if dry_run:
-            for move in moves:
-                waiting, unacked = move.left()
-                click.echo(
-                    f"queue {move.name!r}: shard {move.source.number} -> {move.target.number}, {waiting + unacked:,} message(s)"
-                )
-            click.echo(f"{len(moves):,} queue(s) would go to other shards")
+            print_listing(map(_described, moves), lambda one: one, HEAD, lambda one: list(one.values()), as_json=as_json)
             return DONE
         with (
             raised.audit.action("raise shards", in_steps=True, shards=number) as action,
@@ -49,10 +52,19 @@ def raise_(target: Target, *, number: int, patience: float, dry_run: bool) -> in
             for count in raised.run(stopped):
                 progress.step(count)
                 action.count += count
-        click.echo(f"{action.count:,} message(s) moved: {raised.before} shards are {raised.shards} now")
+        unacked = raised.unacked()
+        if as_json:
+            print_json({"before": raised.before, "shards": raised.shards, "moved": action.count, "unacked": unacked})
+        else:
+            click.echo(f"{action.count:,} message(s) of {raised.before} shards moved to {raised.shards}")
         if stopped():
-            left = raised.unacked()
-            if left:
-                complain(f"{left:,} message(s) are in work, and stay in the old shards where they are given back: run it again")
+            complain(f"{unacked:,} message(s) are in work in the old shards; run the same line again")
             return interrupted()
     return DONE
+
+
+def _described(move: QueueMove) -> dict[str, Any]:
+    waiting, unacked = move.left()
+    return {
+        "queue": move.name, "shard": move.source.number, "new_shard": move.target.number, "waiting": waiting, "unacked": unacked,
+    }  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import time
 from contextlib import suppress
 
@@ -244,10 +245,13 @@ def test_the_command_says_what_it_would_do_and_does_it(connect_shards, url, caps
     channel = connect_shards().channel()
     declare(channel, *QUEUES)
     publish(channel, QUEUES[4], "x", "y")
-    assert main(["shards", "raise", "--broker", url, str(MORE), "--dry-run"]) == 0
-    assert f"queue '{QUEUES[4]}': shard 1 -> 4, 2 message(s)" in capsys.readouterr().out
-    assert main(["shards", "raise", "--broker", url, str(MORE)]) == 0
-    assert "2 message(s) moved: 3 shards are 6 now" in capsys.readouterr().out
+    command = ["shards", "raise", "--broker", url, str(MORE), "--json"]
+    assert main([*command, "--dry-run"]) == 0
+    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert {"queue": QUEUES[4], "shard": 1, "new_shard": 4, "waiting": 2, "unacked": 0} in found
+    assert len(found) == MORE - 1
+    assert main(command) == 0
+    assert json.loads(capsys.readouterr().out) == {"before": SHARDS, "shards": MORE, "moved": 2, "unacked": 0}
     with raise_of_url(url, MORE) as again:
         (entry,) = again.audit.entries()
     assert (entry.action, entry.count, entry.outcome, entry.details) == ("raise shards", 2, "done", {"shards": str(MORE)})
