@@ -162,7 +162,7 @@ class _Checker:
 
     def _numbers(self) -> Iterator[Finding]:
         ranges = [loss for loss in self.losses if loss.why in RANGES]
-        for (queue, epoch), numbers in sorted(_numbers_of(self.storage, self.files).items()):
+        for (queue, epoch), numbers in sorted(numbers_of(self.storage, self.files).items()):
             subject = f"{queue} {epoch}"
             if twice := numbers.rows - numbers.distinct:
                 yield Finding("numbers", subject, twice, "events are there more than once")
@@ -230,7 +230,7 @@ class _Checker:
             yield Finding("age", "", 1, f"the newest event is {age:,.0f} s old")
 
 
-class _Numbers:
+class Numbers:
     """The numbers of the events of one epoch of a queue: a byte for each, in blocks."""
 
     def __init__(self) -> None:
@@ -238,6 +238,7 @@ class _Numbers:
         self._blocks: dict[int, NDArray[np.bool_]] = {}
 
     def add(self, numbers: NDArray[np.int64]) -> None:
+        """Add some numbers."""
         self.rows += len(numbers)
         self.last = max(self.last, int(numbers.max()))
         blocks = numbers // _NUMBERS_A_BLOCK
@@ -248,17 +249,19 @@ class _Numbers:
             block[within] = True
 
 
-def _numbers_of(storage: Storage, files: Sequence[str]) -> dict[tuple[str, int], _Numbers]:
+def numbers_of(storage: Storage, files: Sequence[str]) -> dict[tuple[str, int], Numbers]:
     """Return the numbers of events by queue and epoch."""
-    found: dict[tuple[str, int], _Numbers] = {}
+    found: dict[tuple[str, int], Numbers] = {}
     for batch in _batches(storage, files, ["queue", "epoch", "n"]):
-        rows = pa.Table.from_batches([batch]).sort_by([("queue", "ascending"), ("epoch", "ascending")])
+        order = [("queue", "ascending"), ("epoch", "ascending")]
+        rows = pa.Table.from_batches([batch]).sort_by(order)
         numbers = ints(rows.column("n"))
-        counted = rows.group_by(["queue", "epoch"], use_threads=False).aggregate([("n", "count")])
+        # Arrow gives groups in the order of its hash table.
+        counted = rows.group_by(["queue", "epoch"]).aggregate([("n", "count")]).sort_by(order)
         begin = 0
         for row in counted.to_pylist():
             end = begin + row["n_count"]
-            found.setdefault((row["queue"], row["epoch"]), _Numbers()).add(numbers[begin:end])
+            found.setdefault((row["queue"], row["epoch"]), Numbers()).add(numbers[begin:end])
             begin = end
     return found
 

@@ -59,10 +59,9 @@ class Stored:
 
 def is_stored(storage: Storage, run: str, number: int) -> bool:
     """Return whether a micro-batch counts."""
-    if number <= Manifest.read(storage).folded.get(run, -1):
-        # The tables have it already, and its files may be gone.
-        return True
-    return storage.read(f"{storage.batch_folder(run, number)}/{COMMITTED}") is not None
+    # In this order: an aggregation takes it into the tables, and removes its files later.
+    there = storage.read(f"{storage.batch_folder(run, number)}/{COMMITTED}") is not None
+    return there or number <= Manifest.read(storage).folded.get(run, -1)
 
 
 def store_batch(

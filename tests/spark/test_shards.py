@@ -211,7 +211,7 @@ def test_rows_are_sent_to_the_shard_of_their_queue_once(url, redis_client):
         assert redis_client.zcard(Keys(PREFIXES[shard]).queue(queue).ready) == 1
 
 
-def test_a_session_reads_all_shards(add, url, request):
+def test_a_session_reads_all_shards(add, url, tmp_path, request):
     pytest.importorskip("pyspark", reason="needs the extra `spark`")
     counts = {QUEUES[shard]: add(shard, LIVES[: 100 * (shard + 1)]) for shard in range(SHARDS)}
     spark = request.getfixturevalue("spark")
@@ -220,3 +220,8 @@ def test_a_session_reads_all_shards(add, url, request):
     assert frame.select("queue", "epoch", "n").distinct().count() == sum(counts.values())
     narrowed = spark.read.format("celery_redis").options(url=url, pushFilters="true").load().where(f"queue = '{QUEUES[1]}'")
     assert narrowed.count() == counts[QUEUES[1]]
+    from celery_redis_plus.spark.ingest import run_once
+
+    run_once(spark, tmp_path / "tables", {"url": url, "readerName": "r", "maxOffsetsPerTrigger": "200"})
+    wanted = Counter((queue, n) for queue, count in counts.items() for n in range(1, count + 1))
+    assert Counter(stored(tmp_path / "tables")) == wanted
