@@ -123,7 +123,10 @@ def _published(channel, queue):
     return True
 
 
-@pytest.mark.parametrize("pool", ["threads", "prefork", "solo"])
+WEEKLY = [pytest.param(pool, marks=pytest.mark.weekly) for pool in ("threads", "solo")]
+
+
+@pytest.mark.parametrize("pool", ["prefork", *WEEKLY])
 def test_a_worker_goes_on_with_the_other_shards(cluster, server, start_worker, pool):
     env = {BROKER_VARIABLE: cluster.url(), OPTIONS_VARIABLE: repr(OPTIONS), JOURNAL_VARIABLE: server.url(1, "redis")}
     worker = start_worker("tests.integration.sentinel.app", pool=pool, concurrency=2, env=env, queues=QUEUES)
