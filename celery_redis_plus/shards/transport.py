@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from celery_redis_plus.connection import forks
 from celery_redis_plus.connection.forks import lock_of
 from celery_redis_plus.connection.shard_layout import shard_of
-from celery_redis_plus.errors import ServerUnreachable, ShardsRaised, ShardUnreachable
+from celery_redis_plus.errors import OptionError, ServerUnreachable, ShardsRaised, ShardUnreachable
 from celery_redis_plus.shards.channel import ShardsChannel
 from celery_redis_plus.shards.refusals import REFUSALS
 from celery_redis_plus.shards.shard_state import ShardState, ShardStates, states_of
@@ -181,7 +181,7 @@ class ShardsTransport(Transport):
             redis.exceptions.ConnectionError: and its kin, as `errors` names them: no shard can be reached.
         """
         address, options = self.read_address(), self.read_options()
-        states = states_of(address, options)
+        states = by_option = states_of(address, options)
         if self._connected:
             self._leave()
         while True:
@@ -195,6 +195,12 @@ class ShardsTransport(Transport):
                 self._connect_to_any()
             except ShardsRaised as raised:
                 states[0].note_raised(raised.shards)
+            except OptionError:
+                if states is by_option:
+                    raise
+                # The database was emptied since, and begun anew.
+                by_option[0].raised_to = 0
+                options, states = self.read_options(), by_option
             else:
                 break
         self._connected = True
