@@ -195,6 +195,17 @@ def test_a_batch_comes_along(connect_shards, connect_more, url):
         assert inbox.bodies in (["second"], ["refused", "second"])
 
 
+def test_a_broker_that_is_begun_anew_has_the_number_of_the_option_again(connect_shards, url, redis_client):
+    declare(connect_shards().channel(), *QUEUES)
+    raised(url)
+    assert len(connect_shards().transport.numbers) == MORE
+    redis_client.flushall()
+    redis_client.set("database_id", f"2.{0:016x}.{SHARDS}")
+    channel = connect_shards().channel()
+    publish(channel, QUEUES[4], "anew")
+    assert len(channel.numbers) == SHARDS
+
+
 def test_dead_letters_come_along(connect_shards, connect_more, url):
     channel, queue = connect_shards().channel(), QUEUES[4]
     inbox = Inbox(channel, queue, ack=False)
