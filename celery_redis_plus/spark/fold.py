@@ -149,6 +149,9 @@ class _Fold:
     def run(self) -> Folded:
         if not self.batches and not self.fresh:
             return Folded(self.old.version)
+        if not self.old.version:
+            # Files of events without a manifest are those of one that is lost.
+            self.old.write(self.storage)
         newest = newest_of(self.storage, (file for files in self.fresh.values() for file in files))
         inputs = {date: [*files, *self.layers.files(OPEN, date), *self._reopened(date)] for date, files in self.fresh.items()}
         self.new.newest_us = max(self.old.newest_us, newest)

@@ -97,12 +97,13 @@ class TablesFolder(Storage):
             TablesUnusable: it is missing, and there are events that it named.
         """
         content = self.read("manifest.json")
-        if content is None:
-            if any((self.root / "events").glob("v*/day=*")):
+        if content is None and any((self.root / "events").glob("v*/day=*")):
+            # The first aggregation may have begun in between.
+            content = self.read("manifest.json")
+            if content is None:
                 path = self.root / "manifest.json"
                 raise TablesUnusable(f"{path} is missing; restore it: it names the stored events, which no other file does")
-            return None
-        return Head(content.decode(), f"{self.root}/manifest.json", self._is_copy())
+        return None if content is None else Head(content.decode(), f"{self.root}/manifest.json", self._is_copy())
 
     def put_manifest(self, version: int, content: bytes) -> None:
         """Let a manifest be the current one: a reader sees the old state or the new one."""

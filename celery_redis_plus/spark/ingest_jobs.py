@@ -145,7 +145,9 @@ def serve(_spark: Callable[[], SparkSession], arguments: argparse.Namespace, say
 
     reader = _reader(arguments)
     url, url_env = broker_of(arguments)
-    words = ["--child", "--root", str(arguments.root), "--reader", reader, "--interval", str(min(10.0, arguments.fresh / 3))]
+    # What an aggregation puts into the tables is so old at most: a third would make `--fresh 30` 45 s on a busy machine.
+    interval_s = min(10.0, arguments.fresh / 6)
+    words = ["--child", "--root", str(arguments.root), "--reader", reader, "--interval", str(interval_s)]
     words += ["--url-env", url_env] if url_env else ["--url", url]
     for name in ("queues", "prefix", "master", "engine", "batch_bytes", "waiting_events", "waiting_bytes"):
         words += [f"--{name.replace('_', '-')}", str(getattr(arguments, name))]

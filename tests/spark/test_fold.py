@@ -253,6 +253,21 @@ def test_a_fold_that_died_leaves_the_tables_as_they_were(stored, root, monkeypat
     check(root, {"celery": LIVES})
 
 
+def test_the_first_fold_does_not_look_like_a_manifest_that_is_lost(stored, root, monkeypatch):
+    for place in range(0, 900, 90):
+        stored.add({"celery": LIVES[place : place + 90]})
+    collect, seen = fold_module.losses.collect, []
+
+    def look(*arguments):
+        assert list((root / "events").glob("v*/day=*")), "no file of events is written before the manifest"
+        seen.append(Manifest.read(root))
+        return collect(*arguments)
+
+    monkeypatch.setattr(fold_module.losses, "collect", look)
+    fold(root)
+    assert [(manifest.version, manifest.events) for manifest in seen] == [(0, {})]
+
+
 def test_tables_of_an_older_release_are_made_anew_with_all_of_their_events(stored, root):
     stored.add({"celery": LIVES[:1000]})
     fold(root)
