@@ -80,6 +80,8 @@ def test_a_task_of_any_shard_is_found_explained_and_taken_from_its_consumer(fill
     printed("pause", *QUEUES, "--reason", "tests")
     printed("policy", "*", "x-max-length=5", "--reason", "tests")
     found = [(one["action"], one["queue"], one["count"]) for one in reversed(printed("audit"))]
+    # Entries of several shards within one millisecond have no order.
+    found[1:-1] = sorted(found[1:-1])
     assert found == [("kick", QUEUES[0], 1), *(("pause", queue, 1) for queue in QUEUES), ("set policy", None, SHARDS)]
 
 
