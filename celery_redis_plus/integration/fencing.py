@@ -6,7 +6,7 @@ import time
 
 from celery import current_app
 
-from celery_redis_plus.broker.consumers.fencing import token_at
+from celery_redis_plus.broker.consumers.fencing import token_at, token_of
 from celery_redis_plus.errors import NoFence
 from celery_redis_plus.transport.stored_json import TASK_FENCE
 
@@ -26,8 +26,13 @@ def fence() -> int:
     request = task.request
     if request.is_eager:
         return token_at(time.time_ns() // 1_000_000, 1)
-    token = (request.properties or {}).get(TASK_FENCE)
-    if not token:
-        why = "a broadcast, which every subscriber gets" if token == 0 else "none that came over a broker of celery-redis-plus"
+    delivery = (request.properties or {}).get(TASK_FENCE)
+    if not delivery:
+        why = (
+            "none that came over a broker of celery-redis-plus"
+            if delivery is None
+            else "a broadcast, which every subscriber gets"
+        )
         raise NoFence(f"fence() in task {task.name}[{request.id}]: its message is {why}")
-    return int(token)
+    tag, _, claim = delivery.partition(" ")
+    return token_of(tag, int(claim))

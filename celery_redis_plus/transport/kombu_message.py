@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from kombu.transport import base
 
 from celery_redis_plus.broker.arguments.eta import moment_to_ms
-from celery_redis_plus.broker.consumers.fencing import token_of
 from celery_redis_plus.broker.consumers.last_error import Failure
 from celery_redis_plus.broker.consumers.unacked import UnackedMessage
 from celery_redis_plus.errors import InvalidEta
@@ -81,7 +80,7 @@ class Message(base.Message):
         What the publisher has sent under this name counts for nothing.
         """
         self.properties[TASK_DELIVERY] = "" if acked_early else f"{self.delivery_tag} {self.claim}"
-        self.properties[TASK_FENCE] = 0 if self._unacked is None else token_of(self._unacked.tag, self._unacked.claim)
+        self.properties[TASK_FENCE] = "" if self._unacked is None else f"{self._unacked.tag} {self._unacked.claim}"
 
     @property
     def claim(self) -> int:
