@@ -57,8 +57,12 @@ def test_a_frozen_worker_that_comes_back_is_refused_by_the_store_each_time(pool,
     assert rows("SELECT fence, id FROM orders ORDER BY id") == second
 
 
-@pytest.mark.parametrize("pool", ["solo", "prefork", "threads", "gevent"])
-@pytest.mark.parametrize("late", [True, False], ids=["late", "early"])
+#: Pool and `acks_late`.
+ACKS = [("solo", True), ("prefork", True), ("prefork", False), ("threads", False), ("gevent", True)]
+MORE_ACKS = [("solo", False), ("threads", True), ("gevent", False)]
+
+
+@pytest.mark.parametrize(("pool", "late"), [*ACKS, *(pytest.param(*one, marks=pytest.mark.weekly) for one in MORE_ACKS)])
 def test_each_pool_has_a_token_of_sixty_four_bits_that_grows_with_the_next_message(pool, late, life_app, life_worker, tmp_path):
     if pool == "gevent":
         pytest.importorskip(pool)
