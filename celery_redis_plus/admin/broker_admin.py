@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, nullcontext, suppress
-from fnmatch import fnmatchcase
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -17,6 +16,7 @@ from celery_redis_plus.admin.diagnosis.checks import examine
 from celery_redis_plus.admin.diagnosis.examined_broker import ExaminedBroker
 from celery_redis_plus.admin.message_admin import MessageAdmin
 from celery_redis_plus.admin.policy_admin import PolicyAdmin
+from celery_redis_plus.broker.arguments.names import is_meant, is_pattern
 from celery_redis_plus.broker.consumers.pauses import Pause, Pausing
 from celery_redis_plus.broker.consumers.registry import ConsumerRecord, Consumers
 from celery_redis_plus.broker.exchanges.bindings import Bindings
@@ -181,7 +181,7 @@ class BrokerAdmin(DeadLetterAdmin, MessageAdmin, PolicyAdmin):
         if not internal:
             found = [name for name in found if name in patterns or not is_internal(name)]
         for name in patterns:
-            if name not in found and not set(name) & set("*?["):
+            if name not in found and not is_pattern(name):
                 self.check_queue(name)
                 found.append(name)
         return found
@@ -351,4 +351,4 @@ class BrokerAdmin(DeadLetterAdmin, MessageAdmin, PolicyAdmin):
 
 
 def _is_named(name: str, patterns: Sequence[str]) -> bool:
-    return not patterns or name in patterns or any(fnmatchcase(name, one) for one in patterns)
+    return not patterns or any(is_meant(name, one) for one in patterns)

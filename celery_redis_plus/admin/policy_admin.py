@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import ResponseError
 
+from celery_redis_plus.broker.arguments.names import is_meant
 from celery_redis_plus.broker.queues.policies import PolicyList, applying
 from celery_redis_plus.errors import InvalidArgument, PreconditionFailed, QueueNotFound
 
@@ -97,7 +97,7 @@ class PolicyAdmin:
         pattern = policy if isinstance(policy, str) else policy.pattern
         found: dict[str, str | None] = {}
         for queue in sorted(self._queues.lasting()):
-            if pattern != queue and not fnmatchcase(queue, pattern):
+            if not is_meant(queue, pattern):
                 continue
             by = applying(policies, queue)
             found[queue] = (

@@ -14,16 +14,9 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-#: What makes a pattern of a name.
-WILDCARDS: Final = frozenset("*?[")
 #: Names that a question lists.
 MOST_NAMED: Final = 5
 queues_argument: Callable[[F], F] = click.argument("queues", nargs=-1, required=True, metavar="QUEUE...")
-
-
-def is_pattern(text: str) -> bool:
-    """Return whether a text is a pattern rather than a name."""
-    return bool(set(text) & WILDCARDS)
 
 
 def chosen_queues(admin: BrokerAdmin, patterns: Sequence[str]) -> list[str]:

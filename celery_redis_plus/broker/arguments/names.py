@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from fnmatch import fnmatchcase
 from typing import Any
 
 from celery_redis_plus.errors import InvalidArgument
@@ -10,6 +11,8 @@ from celery_redis_plus.keys import encode_name
 
 #: Bytes of UTF-8. AMQP allows 255; 4 KB leave room for 1,000 characters of any script and keep keys handy.
 MAX_NAME = 4096
+#: What makes a pattern of a name.
+_WILDCARDS = frozenset("*?[")
 
 
 def check_name(what: str, name: object, *, least: int = 1, error: type[InvalidArgument] = InvalidArgument) -> str:
@@ -43,6 +46,16 @@ def check_exchange_name(name: object) -> str:
 def check_routing_key(key: object) -> str:
     """Return a routing key if it may be one; it may be empty. Raises InvalidArgument."""
     return check_name("routing key", key, least=0)
+
+
+def is_pattern(text: str) -> bool:
+    """Return whether a text is a pattern of names rather than a name."""
+    return not _WILDCARDS.isdisjoint(text)
+
+
+def is_meant(name: str, wanted: str) -> bool:
+    """Return whether `wanted`, a name or a pattern with `*`, `?` and `[…]`, means a name."""
+    return name == wanted or fnmatchcase(name, wanted)
 
 
 def check_table(owner: str, arguments: object) -> Mapping[str, Any]:

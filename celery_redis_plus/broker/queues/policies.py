@@ -11,12 +11,12 @@ import json
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, NamedTuple
 
 from celery_redis_plus.broker.arguments.argument_rules import STEERING, check_arguments
 from celery_redis_plus.broker.arguments.eta import MAX_DELAY_MS, time_of_ms
 from celery_redis_plus.broker.arguments.field_tables import pack_table, to_text, unpack_table
+from celery_redis_plus.broker.arguments.names import is_meant
 from celery_redis_plus.broker.queue_failures import KeyFailures
 from celery_redis_plus.errors import InvalidArgument
 from celery_redis_plus.keys import decode_name, encode_name
@@ -61,10 +61,6 @@ class Policy:
         """When it ends by itself; None: when it is removed."""
         return time_of_ms(self.until_ms) if self.until_ms else None
 
-    def matches(self, queue: str) -> bool:
-        """Return whether a queue is called so."""
-        return self.pattern == queue or fnmatchcase(queue, self.pattern)
-
     def encode(self) -> str:
         """Return what stands in the list of policies under its pattern."""
         removed = sorted(name for name, value in self.arguments.items() if value is None)
@@ -107,7 +103,7 @@ def _checked(pattern: str, arguments: Mapping[str, object]) -> dict[str, object]
 
 def applying(policies: Iterable[Policy], queue: str) -> Policy | None:
     """Return the policy that applies to a queue, None where none does."""
-    matching = [policy for policy in policies if policy.matches(queue)]
+    matching = [policy for policy in policies if is_meant(queue, policy.pattern)]
     return max(matching, key=lambda one: (one.priority, one.pattern == queue, len(one.pattern), one.pattern), default=None)
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from celery_redis_plus.broker.arguments.names import is_pattern
 from celery_redis_plus.cli.asking import (
     DURATION,
     complain,
@@ -26,7 +27,7 @@ from celery_redis_plus.cli.asking import (
 )
 from celery_redis_plus.cli.exit_status import DONE, FAILED
 from celery_redis_plus.cli.output import Progress, moment, print_fields, print_json, print_listing, time_of
-from celery_redis_plus.cli.queue_patterns import chosen_queues, is_pattern
+from celery_redis_plus.cli.queue_patterns import chosen_queues
 from celery_redis_plus.cli.target import Target, with_target
 
 if TYPE_CHECKING:
