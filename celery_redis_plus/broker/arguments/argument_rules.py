@@ -148,6 +148,20 @@ def check_arguments(owner: str, arguments: Mapping[str, object] | None) -> dict[
     return {key: _checked(owner, key, value) for key, value in given.items()}
 
 
+def check_steering(owner: str, changes: Mapping[str, object]) -> dict[str, object]:
+    """Return changes of arguments as they are kept; None takes one away. `owner` is for errors.
+
+    Raises:
+        InvalidArgument: an argument does not only steer, or as `check_arguments`.
+    """
+    fixed = sorted(changes.keys() - STEERING)
+    if fixed:
+        raise InvalidArgument(
+            f"argument {fixed[0]!r} of {owner} cannot change while a queue lives; allowed: {', '.join(sorted(STEERING))}"
+        )
+    return {**dict.fromkeys(changes), **check_arguments(owner, changes)}
+
+
 def _checked(owner: str, key: str, value: object) -> object:
     """Return the value as it is kept: 10000.0, which arithmetic on seconds makes, becomes 10000."""
     if key in WITHDRAWN:

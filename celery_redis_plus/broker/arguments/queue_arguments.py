@@ -246,17 +246,11 @@ class QueueArguments:
         return cls(durable, exclusive, auto_delete, unpack_table(data.get("arguments") or {}))
 
     def steered(self, queue: str, changes: Mapping[str, object]) -> QueueArguments:
-        """Return these arguments with `changes` to those that only steer; None takes one away.
+        """Return these arguments with `changes`, which `check_steering` has returned; None takes one away.
 
         Raises:
-            InvalidArgument: an argument does not only steer, has a value that is not allowed, or does not go with the others.
+            InvalidArgument: one of them does not go with the others.
         """
-        fixed = sorted(changes.keys() - STEERING)
-        if fixed:
-            raise InvalidArgument(
-                f"argument {fixed[0]!r} of queue {queue!r} cannot change while the queue lives; allowed: "
-                + ", ".join(sorted(STEERING))
-            )
         flags = {name: getattr(self, name) for name in _FLAGS}
         return QueueArguments.parse(queue, arguments={**self.arguments, **changes}, **flags)
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from celery_redis_plus.broker.arguments.argument_rules import STEERING, check_arguments
+from celery_redis_plus.broker.arguments.argument_rules import check_steering
 from celery_redis_plus.broker.arguments.eta import MAX_DELAY_MS, time_of_ms
 from celery_redis_plus.broker.arguments.field_tables import pack_table, to_text, unpack_table
 from celery_redis_plus.broker.arguments.names import is_meant
@@ -79,26 +79,14 @@ class Policy:
             data = json.loads(text)
             arguments = {**dict.fromkeys(data["without"]), **unpack_table(data["arguments"])}
             since_ms, until_ms, priority = (int(data[name]) for name in ("since", "until", "priority"))
-            policy = cls(
-                pattern, _checked(pattern, arguments), str(data["reason"]), priority, since_ms=since_ms, until_ms=until_ms
-            )
+            checked = check_steering(f"policy {pattern!r}", arguments)
+            policy = cls(pattern, checked, str(data["reason"]), priority, since_ms=since_ms, until_ms=until_ms)
             # What cannot be shown does not apply.
             policy.since, policy.until, policy.reason.encode()
         except Exception as error:
             # What JSON may raise for a text that somebody else wrote is no closed list.
             raise InvalidArgument(f"stored policy {pattern!r} is {text!r:.200}, and no record of a policy: {error}") from error
         return policy
-
-
-def _checked(pattern: str, arguments: Mapping[str, object]) -> dict[str, object]:
-    """Return the arguments of a policy as they are kept. Raises InvalidArgument."""
-    fixed = sorted(arguments.keys() - STEERING)
-    if fixed:
-        raise InvalidArgument(
-            f"argument {fixed[0]!r} of policy {pattern!r} cannot change while a queue lives; allowed: "
-            + ", ".join(sorted(STEERING))
-        )
-    return {**dict.fromkeys(arguments), **check_arguments(f"policy {pattern!r}", arguments)}
 
 
 def applying(policies: Iterable[Policy], queue: str) -> Policy | None:
@@ -177,7 +165,7 @@ class PolicyList:
             raise InvalidArgument(
                 f"{owner} is for {for_s!r} s; allowed is more than 0 and up to {MAX_DELAY_MS // 1000}, or None for good"
             )
-        checked = _checked(pattern, arguments)
+        checked = check_steering(owner, arguments)
         now = _ms(self._commands.command("TIME"))
         until_ms = 0 if for_s is None else now + max(1, int(for_s * 1000))
         policy = Policy(pattern, checked, reason.strip(), priority, since_ms=now, until_ms=until_ms)
