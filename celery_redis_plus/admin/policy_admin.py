@@ -93,18 +93,18 @@ class PolicyAdmin:
 
     def _steer(self, policy: Policy | str) -> dict[str, str | None]:
         """Steer the queues that a policy names, or that one that is gone by now has named."""
-        policies = self._policies.all()
+        policies = self._policies.read()
         pattern = policy if isinstance(policy, str) else policy.pattern
         found: dict[str, str | None] = {}
         for queue in sorted(self._queues.lasting()):
             if not is_meant(queue, pattern):
                 continue
-            by = applying(policies, queue)
+            by = applying(policies.all, queue)
             found[queue] = (
                 f"policy {by.pattern!r} applies instead" if by and not isinstance(policy, str) and by != policy else None
             )
             try:
-                self._queues.steer(queue, strict=True)
+                self._queues.steer(queue, policies=policies, strict=True)
             except (InvalidArgument, PreconditionFailed, ResponseError) as error:
                 found[queue] = str(error)
         return found

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from celery_redis_plus import clock
 from celery_redis_plus.broker.queue_failures import KeyFailures
+from celery_redis_plus.broker.queues.policies import Policies
 from celery_redis_plus.errors import PreconditionFailed
 from celery_redis_plus.maintenance.time_slices import Slice
 
@@ -33,8 +34,8 @@ class PolicyChanges:
         self._leadership = leadership
         self._epoch = -1
         self._look_at = 0.0
-        #: Version of the policies that are in force everywhere, but for the queues in `_waiting`; none where none ever was.
-        self._seen = b""
+        #: The policies that are in force everywhere, but for the queues in `_waiting`.
+        self._seen = Policies(b"", [], [], 0)
         self._waiting: deque[str] = deque()
         #: Queues in which a policy could not be put into force yet: they are tried again with each look.
         self._refused: set[str] = set()
@@ -55,7 +56,7 @@ class PolicyChanges:
             name = self._waiting[0]
             with self._failures.alone(name):
                 try:
-                    self._queues.steer(name)
+                    self._queues.steer(name, policies=self._seen)
                 except PreconditionFailed as error:
                     if name not in self._refused:
                         logger.warning("a policy is not in force yet: %s", error, extra={"queue": name})
@@ -67,8 +68,8 @@ class PolicyChanges:
     def _look(self, now: float) -> None:
         policies = self._policies.remove_ended()
         is_new_leader, self._epoch = self._epoch != self._leadership.epoch, self._leadership.epoch
-        if policies.version != self._seen or (is_new_leader and policies.version):
-            self._seen = policies.version
+        is_new, self._seen = policies.version != self._seen.version, policies
+        if is_new or (is_new_leader and policies.version):
             self._waiting = deque(self._queues.lasting())
             self._refused.clear()
         else:

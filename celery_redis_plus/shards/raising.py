@@ -29,7 +29,7 @@ from celery_redis_plus.connection.connector import Connector
 from celery_redis_plus.connection.shard_layout import shard_of
 from celery_redis_plus.errors import OptionError, PreconditionFailed
 from celery_redis_plus.event_log.settings import EventLogSettings
-from celery_redis_plus.keys import SHARDS_FORMAT_VERSION, Keys, decode_name, encode_name
+from celery_redis_plus.keys import SHARDS_FORMAT_VERSION, Keys, encode_name
 from celery_redis_plus.maintenance.resting_queues import QueueCrowds
 from celery_redis_plus.maintenance.sweeper import Sweeper, SweepLimits
 from celery_redis_plus.shards.queue_move import Place, QueueMove
@@ -134,8 +134,7 @@ class ShardsRaise:
     def moving(self) -> list[QueueMove]:
         """Return the moves of all queues whose shard is another one with the new number. Transient ones go with their clients."""
         for place in self._old:
-            listed = place.commands.command("ZRANGEBYSCORE", place.keys.queues, "+inf", "+inf")
-            for name in map(decode_name, listed):
+            for name in place.queues.lasting():
                 target = self._new[shard_of(name, self.shards)]
                 if target is not place and (place.number, name) not in self._moves:
                     self._moves[place.number, name] = QueueMove(name, place, target)

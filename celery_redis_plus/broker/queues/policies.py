@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -95,11 +95,6 @@ def applying(policies: Iterable[Policy], queue: str) -> Policy | None:
     return max(matching, key=lambda one: (one.priority, one.pattern == queue, len(one.pattern), one.pattern), default=None)
 
 
-def _ms(time: Sequence[bytes]) -> int:
-    """Return the reply of TIME in ms."""
-    return int(time[0]) * 1000 + int(time[1]) // 1000
-
-
 class Policies(NamedTuple):
     """The policies that apply at one moment."""
 
@@ -109,7 +104,7 @@ class Policies(NamedTuple):
     all: list[Policy]
     #: Those whose time is over, with their records.
     ended: list[tuple[str, bytes]]
-    #: The server's clock, ms since the epoch.
+    #: The server's clock, ms since the epoch; 0 where there was never a policy.
     now_ms: int
 
 
@@ -124,10 +119,9 @@ class PolicyList:
     def read(self) -> Policies:
         """Return the policies that apply now. One that cannot be read is logged. Raises as `CommandConnection.call` does."""
         fields: list[bytes] = []
-        now_ms = 0
         with self._failures.alone("*"):
-            fields, time = self._commands.ask([("HGETALL", self._keys.policies), ("TIME",)])
-            now_ms = _ms(time)
+            fields = self._commands.command("HGETALL", self._keys.policies)
+        now_ms = self._now_ms() if fields else 0
         records = dict(zip(fields[::2], fields[1::2], strict=True))
         version = records.pop(VERSION, b"")
         found, ended = [], []
@@ -166,7 +160,7 @@ class PolicyList:
                 f"{owner} is for {for_s!r} s; allowed is more than 0 and up to {MAX_DELAY_MS // 1000}, or None for good"
             )
         checked = check_steering(owner, arguments)
-        now = _ms(self._commands.command("TIME"))
+        now = self._now_ms()
         until_ms = 0 if for_s is None else now + max(1, int(for_s * 1000))
         policy = Policy(pattern, checked, reason.strip(), priority, since_ms=now, until_ms=until_ms)
         self._write(pattern, policy.encode())
@@ -183,6 +177,12 @@ class PolicyList:
             # Not where somebody has prolonged it.
             self._write(pattern, "", text)
         return self.read() if found.ended else found
+
+    def _now_ms(self) -> int:
+        # Not at the top: a publisher without policies does not load it.
+        from celery_redis_plus.connection.server_time import server_ms
+
+        return server_ms(self._commands)
 
     def _write(self, pattern: str, record: str, before: bytes = b"") -> bool:
         call = (script("write_policy"), [self._keys.policies], encode_name(pattern), record, before)

@@ -15,7 +15,7 @@ from celery_redis_plus.broker.arguments.queue_arguments import RULE_FIELDS, Queu
 from celery_redis_plus.broker.exchanges.declared_topology import DeclaredTopology
 from celery_redis_plus.broker.exchanges.known_queues import KnownQueue
 from celery_redis_plus.broker.queue_failures import KeyFailures
-from celery_redis_plus.broker.queues.policies import Policy, PolicyList, applying
+from celery_redis_plus.broker.queues.policies import Policies, Policy, PolicyList, applying
 from celery_redis_plus.broker.queues.queue_ids import new_id
 from celery_redis_plus.errors import InvalidArgument, PreconditionFailed
 from celery_redis_plus.event_log.settings import EventLogSettings
@@ -184,12 +184,15 @@ class Queues:
             )  # fmt: skip
         return False
 
-    def steer(self, name: str, declared: QueueArguments | None = None, *, strict: bool = False) -> bool:
+    def steer(
+        self, name: str, declared: QueueArguments | None = None, *, policies: Policies | None = None, strict: bool = False
+    ) -> bool:
         """Bring the arguments of a queue in force that its declaration and the policies say; return whether that changed any.
 
         Args:
             name: of the queue; one without a record is left alone.
             declared: what it is declared with from now on, equal in all arguments that do not steer; None: as it was.
+            policies: as they were read for many queues; they are read again where they have changed since.
             strict: raise InvalidArgument where the policy does not go with the queue's other arguments; else it is logged, and
                 does not apply.
 
@@ -199,7 +202,7 @@ class Queues:
         meta = self._keys.queue(name).meta
         while True:
             # In this order: the script refuses where the list has changed since.
-            policies = self._policies.read()
+            policies = policies or self._policies.read()
             queue_id, stands, was_declared, *rules = self._commands.command(
                 "HMGET", meta, "id", "arguments", "declared", *RULE_FIELDS
             )  # fmt: skip
@@ -218,6 +221,7 @@ class Queues:
             if self._replace(name, queue_id, policies.version, in_force, wanted):
                 logger.info("queue %r has new arguments: %s", name, in_force.encode(), extra={"queue": name})
                 return True
+            policies = None
 
     def _has_rules(self, name: str, arguments: QueueArguments, stored: Sequence[bytes | None]) -> bool:
         """Return whether the record says what follows from the arguments; `restricted` follows from consumers, too."""

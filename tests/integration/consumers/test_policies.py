@@ -442,7 +442,7 @@ def test_a_leader_whose_call_fails_goes_on_with_the_same_queue(connect, operator
     looks = Looks(operator, channel)
     operator.list_policy("*", {"x-max-length": 5}, "killed")
     with monkeypatch.context() as broken:
-        broken.setattr(looks.task._queues, "steer", lambda _: (_ for _ in ()).throw(RedisConnectionError("cut")))  # noqa: SLF001
+        broken.setattr(looks.task._queues, "steer", lambda *_, **__: (_ for _ in ()).throw(RedisConnectionError("cut")))  # noqa: SLF001
         with pytest.raises(RedisConnectionError):
             looks.look(1)
     looks.look(1)
