@@ -299,11 +299,6 @@ class BrokerAdmin(DeadLetterAdmin, MessageAdmin, PolicyAdmin):
         self.check_queue(queue)
         return self._pausing.paused(queue)
 
-    def check_queue(self, queue: str) -> None:
-        """Raise QueueNotFound where there is no such queue."""
-        if not self._queues.exists(queue):
-            raise QueueNotFound(f"there is no queue {queue!r}")
-
     def migration(
         self, kombu_options: Mapping[str, Any], priorities: Priorities | None = None, *, source: str | None = None,
         source_prefix: str | None = None,

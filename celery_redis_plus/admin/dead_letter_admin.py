@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import TYPE_CHECKING
 
+from celery_redis_plus.admin.part import AdminPart
 from celery_redis_plus.broker.dead_letters.search import DeadLetterFilter, DeadLetterSearch
 from celery_redis_plus.broker.dead_letters.store import NO_TARGET, DeadLetter, DeadLetters, Move, no_target, replay_of
 from celery_redis_plus.broker.dead_letters.unroutable import UNDELIVERED
@@ -13,30 +14,17 @@ from celery_redis_plus.errors import InvalidArgument, QueueNotFound
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.exchanges.bindings import Bindings
-    from celery_redis_plus.broker.queues.audit import Audit
-    from celery_redis_plus.connection.command_connection import CommandConnection
-    from celery_redis_plus.keys import Keys
-    from celery_redis_plus.options import Options
 
 #: Why one dead letter of many stays where it is.
 BrokerRefusal = InvalidArgument | QueueNotFound
 
 
-class DeadLetterAdmin:
+class DeadLetterAdmin(AdminPart):
     """The part of `BrokerAdmin` that is about dead letters; that class has what is declared here."""
 
-    _commands: CommandConnection
-    _keys: Keys
-    _options: Options
     _bindings: Bindings
     #: Lists, replays and deletes dead letters.
     dead_letters: DeadLetters
-    #: Who did what.
-    audit: Audit
-
-    def check_queue(self, queue: str) -> None:
-        """Raise QueueNotFound where there is no such queue."""
-        raise NotImplementedError
 
     @property
     def dead_letter_max(self) -> int:

@@ -9,33 +9,21 @@ from typing import TYPE_CHECKING, Any
 
 from celery_redis_plus.admin.explanation.explain import Explanation, Rate, explain
 from celery_redis_plus.admin.holders import Holder, read_holders
+from celery_redis_plus.admin.part import AdminPart
 from celery_redis_plus.broker.consumers.registry import CONSUMER_ID_SEPARATOR
 from celery_redis_plus.broker.queues.held import read_held
 from celery_redis_plus.broker.queues.listing import ListedMessage, State, list_messages, read_small, read_stored, waiting_tags
 
 if TYPE_CHECKING:
-    from celery_redis_plus.broker.queues.audit import Audit
     from celery_redis_plus.broker.queues.messages import Messages
     from celery_redis_plus.broker.queues.overview import QueueOverview
-    from celery_redis_plus.connection.command_connection import CommandConnection
-    from celery_redis_plus.keys import Keys
-    from celery_redis_plus.options import Options
 
 
-class MessageAdmin:
+class MessageAdmin(AdminPart):
     """The part of `BrokerAdmin` that is about messages; that class has what is declared here."""
 
-    _commands: CommandConnection
-    _keys: Keys
-    _options: Options
     #: The messages of one queue.
     queue_messages: Messages
-    #: Who did what.
-    audit: Audit
-
-    def check_queue(self, queue: str) -> None:
-        """Raise QueueNotFound where there is no such queue."""
-        raise NotImplementedError
 
     def overview(self, *patterns: str, internal: bool = True) -> list[QueueOverview]:
         """Return how the queues stand that `patterns` name."""

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import ResponseError
 
+from celery_redis_plus.admin.part import AdminPart
 from celery_redis_plus.broker.arguments.names import is_meant
 from celery_redis_plus.broker.queues.policies import PolicyList, applying
 from celery_redis_plus.errors import InvalidArgument, PreconditionFailed, QueueNotFound
@@ -13,9 +14,7 @@ from celery_redis_plus.errors import InvalidArgument, PreconditionFailed, QueueN
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from celery_redis_plus.broker.queues.audit import Audit
     from celery_redis_plus.broker.queues.policies import Policy
-    from celery_redis_plus.broker.queues.queues import Queues
 
 
 def policy_shown(pattern: str, arguments: Mapping[str, object], reason: str, for_s: float | None) -> dict[str, Any]:
@@ -24,13 +23,10 @@ def policy_shown(pattern: str, arguments: Mapping[str, object], reason: str, for
     return {"pattern": pattern, "arguments": shown, "reason": reason, "for_s": for_s}
 
 
-class PolicyAdmin:
+class PolicyAdmin(AdminPart):
     """The part of `BrokerAdmin` that is about policies; that class has what is declared here."""
 
     _policies: PolicyList
-    _queues: Queues
-    #: Who did what.
-    audit: Audit
 
     def arguments(self, queue: str) -> dict[str, object]:
         """Return the arguments of `queue` that are in force: those of its declaration, with what a policy replaces."""
