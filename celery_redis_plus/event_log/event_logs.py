@@ -11,7 +11,7 @@ import json
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from celery_redis_plus.errors import InvalidArgument, NoEvents
 
@@ -26,23 +26,6 @@ Entry = Sequence[Any]
 
 #: Characters that make a name a pattern.
 _WILD = frozenset("*?[")
-
-
-class LogServer(Protocol):
-    """A broker that has some of the events, or all."""
-
-    def ask(
-        self, commands: Sequence[tuple[Any, ...]], *, missing_ok: bool = False, foreign_ok: bool = False
-    ) -> list[Any]:  # fmt: skip
-        """Run commands in one round trip and return their replies, as `stream.EventLog.ask`."""
-
-    def sound_numberings(
-        self, queues: Sequence[str], *, strict: bool = True
-    ) -> tuple[dict[str, Offsets], dict[str, Exception]]:  # fmt: skip
-        """Return what `EventLogs.sound_numberings` does, of this broker."""
-
-    def chunks(self, queue: str, epoch: int, low: int, high: int, size: int) -> Iterator[list[Entry]]:
-        """Yield what `EventLogs.chunks` does, of this broker."""
 
 
 class EventLogs(ABC):
@@ -163,6 +146,26 @@ class EventLogs(ABC):
         """Return the broker that has these events, and the keys of their queue there."""
         ((own, keys),) = self.parts([name])
         return own, keys[name]
+
+
+class LogServer(EventLogs):
+    """The event logs of one broker, or shard, which can be asked by commands of the callers' own."""
+
+    @abstractmethod
+    def ask(
+        self, commands: Sequence[tuple[Any, ...]], *, missing_ok: bool = False, foreign_ok: bool = False
+    ) -> list[Any]:  # fmt: skip
+        """Run commands in one round trip and return their replies.
+
+        Args:
+            commands: each a command and its arguments.
+            missing_ok: None instead of an error for a key that does not exist.
+            foreign_ok: the error stands among the replies for a key of another type.
+
+        Raises:
+            ServerUnreachable: and its kin from `errors`; what the server said, and what to do.
+            WrongKeyType: a key is not ours.
+        """
 
 
 def log_passed_over(queue: str, error: Exception) -> None:

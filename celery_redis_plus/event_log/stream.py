@@ -14,7 +14,7 @@ from celery_redis_plus.connection.connector import Connector
 from celery_redis_plus.connection.refused_calls import describe_refusal
 from celery_redis_plus.error_translation import translate
 from celery_redis_plus.errors import EventsLost, UnknownEventSchema, WrongKeyType
-from celery_redis_plus.event_log.event_logs import Entry, EventLogs, LogServer, chosen
+from celery_redis_plus.event_log.event_logs import Entry, LogServer, chosen
 from celery_redis_plus.event_log.offsets import Id, Offsets
 from celery_redis_plus.events import SCHEMA_VERSION, ended_epochs, entry_id, read_entry
 from celery_redis_plus.keys import Keys, QueueKeys, decode_name
@@ -37,7 +37,7 @@ REPLIES_AHEAD = 2
 NUMBERED_BY = ("version", "epoch", "ended", "removed")
 
 
-class EventLog(EventLogs):
+class EventLog(LogServer):
     """Reads the events of one broker; a context manager that opens its connection when it is first used.
 
     Args:
@@ -226,17 +226,7 @@ class EventLog(EventLogs):
     def ask(
         self, commands: Sequence[tuple[Any, ...]], *, missing_ok: bool = False, foreign_ok: bool = False
     ) -> list[Any]:  # fmt: skip
-        """Run commands in one round trip and return their replies.
-
-        Args:
-            commands: each a command and its arguments.
-            missing_ok: None instead of an error for a key that does not exist.
-            foreign_ok: the error stands among the replies for a key of another type.
-
-        Raises:
-            ServerUnreachable: and its kin from `errors`; what the server said, and what to do.
-            WrongKeyType: a key is not ours.
-        """
+        """Run commands in one round trip and return their replies, as `LogServer.ask`."""
         self._send(commands)
         # All replies are read before an error is raised: none may be left in the connection.
         replies = [self._read(raise_errors=False) for _ in commands]
