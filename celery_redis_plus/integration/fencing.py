@@ -26,13 +26,9 @@ def fence() -> int:
     request = task.request
     if request.is_eager:
         return token_at(time.time_ns() // 1_000_000, 1)
-    delivery = (request.properties or {}).get(TASK_FENCE)
-    if not delivery:
-        why = (
-            "none that came over a broker of celery-redis-plus"
-            if delivery is None
-            else "a broadcast, which every subscriber gets"
-        )
+    tag, _, claim = (request.properties or {}).get(TASK_FENCE, "").partition(" ")
+    # A broadcast is not claimed.
+    if not int(claim or 0):
+        why = "a broadcast, which every subscriber gets" if tag else "none that came over a broker of celery-redis-plus"
         raise NoFence(f"fence() in task {task.name}[{request.id}]: its message is {why}")
-    tag, _, claim = delivery.partition(" ")
     return token_of(tag, int(claim))

@@ -79,8 +79,9 @@ class Message(base.Message):
 
         What the publisher has sent under this name counts for nothing.
         """
-        self.properties[TASK_DELIVERY] = "" if acked_early else f"{self.delivery_tag} {self.claim}"
-        self.properties[TASK_FENCE] = "" if self._unacked is None else f"{self._unacked.tag} {self._unacked.claim}"
+        delivery = f"{self.delivery_tag} {self.claim}"
+        self.properties[TASK_DELIVERY] = "" if acked_early else delivery
+        self.properties[TASK_FENCE] = delivery
 
     @property
     def claim(self) -> int:

@@ -1,8 +1,9 @@
 """What a process has read of queues' records. An entry carries the record's id, so that an old one is noticed.
 
 A queue that is deleted and declared again has another id, and so has one whose record was only assumed and is replaced by its
-first declaration (`lua/declare.lua`). Within one id the arguments never change. A part of each id is random, so that it does not
-come again where the server has lost its data (`broker/queues/queue_ids.py`). Who notices an old entry:
+first declaration (`lua/declare.lua`); new arguments give it another revision (`lua/replace_arguments.lua`). Within one id the
+arguments never change. A part of each id is random, so that it does not come again where the server has lost its data
+(`broker/queues/queue_ids.py`). Who notices an old entry:
 
 * the publishing scripts, for messages that were prepared by the arguments (`Outgoing.queue_id`): they store nothing then;
 * the sweep, which tells the id of each queue that this process consumes every four seconds, as the looks at empty queues do;
