@@ -90,6 +90,8 @@ class ShardState:
         self._error: Exception | None = None
         #: It was lost, and has not answered since; or its server answers, and refuses.
         self.is_down = self._refuses = False
+        #: It is not asked for any more.
+        self.is_over = False
         self._back = threading.Event()
         self._back.set()
         self._used_at = self._lost_at = 0.0
@@ -184,6 +186,7 @@ class ShardState:
             self._lost_at = self._used_at
             name = f"celery-redis-plus-shard-{self.number}"
             thread = threading.Thread(target=self._ask, args=(pause_s,), name=name, daemon=True)
+        _asked_for.add(self)
         try:
             thread.start()
         except RuntimeError as refusal:  # the interpreter ends, or there are too many threads
@@ -212,6 +215,8 @@ class ShardState:
                 return
             connector = quick if number % PATIENT_TRY else patient
             time.sleep(pause_s)
+            if self.is_over:
+                return
             pause_s = TRY_AGAIN_S
             try:
                 self._try(connector)
@@ -292,6 +297,8 @@ class ShardStates:
 
 #: Those of this process, by address and options.
 _states: dict[tuple[object, ...], ShardStates] = {}
+#: Those that were lost at some time.
+_asked_for: weakref.WeakSet[ShardState] = weakref.WeakSet()
 _states_lock = lock_of(sys.modules[__name__], "_states_lock")
 
 
@@ -311,6 +318,16 @@ def forget(matching: Callable[[ShardState], bool] = lambda _: True) -> None:
         for key, states in list(_states.items()):
             if any(map(matching, states.all)):
                 del _states[key]
+
+
+def end() -> None:
+    """Forget all shards, and ask for none any more that was lost: a test is over.
+
+    Who asks for a shard gives an empty database the mark of its own number of shards.
+    """
+    forget()
+    for state in list(_asked_for):
+        state.is_over = True
 
 
 # A child has no threads of its parent, and services of its own.

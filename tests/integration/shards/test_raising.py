@@ -29,9 +29,7 @@ QUEUES = [next(name for number in range(99) if shard_of(name := f"q{number}", MO
 
 @pytest.fixture(autouse=True)
 def new_processes():
-    """Know nothing of the shards of the database that was emptied, nor afterwards that their number was raised."""
-    shard_state.forget()
-    yield
+    """Know nothing of the shards of the database that was emptied."""
     shard_state.forget()
 
 
