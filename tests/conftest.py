@@ -140,12 +140,33 @@ def weekly(request: pytest.FixtureRequest) -> bool:
 
 
 class LeavesOutWeeklyTests:
-    """A pytest plugin that leaves out what is marked `weekly`."""
+    """A pytest plugin that leaves out what is marked `weekly`, and of a test marked `sample(n)` all but n cases.
+
+    The first case of a test is always one of them, and the others lie evenly behind it. A test that is named
+    (`file.py::test`) has all its cases.
+    """
 
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        left_out = [item for item in items if item.get_closest_marker("weekly")]
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if not item.get_closest_marker("weekly")]
+        kept = [item for item in items if not item.get_closest_marker("weekly")]
+        if not any("::" in argument for argument in config.args):
+            kept = _sampled(kept)
+        chosen = set(kept)
+        config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
+        items[:] = kept
+
+
+def _sampled(items: list[pytest.Item]) -> list[pytest.Item]:
+    families: dict[tuple[str, object], list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("sample"):
+            # Each topology has its own.
+            topology = getattr(item, "callspec", SimpleNamespace(params={})).params.get("server")
+            families.setdefault((item.nodeid.partition("[")[0], topology), []).append(item)
+    left_out: set[pytest.Item] = set()
+    for family in families.values():
+        (most,) = family[0].get_closest_marker("sample").args  # type: ignore[union-attr]
+        left_out |= set(family) - {family[number * len(family) // most] for number in range(min(most, len(family)))}
+    return [item for item in items if item not in left_out]
 
 
 # ---- other topologies

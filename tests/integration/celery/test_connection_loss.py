@@ -26,6 +26,7 @@ def claimed(client):
 
 
 # How many run, and how many are at least claimed when the connections are cut.
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("setup", "pool", "running", "prefetched"),
     [
@@ -60,6 +61,7 @@ def test_running_tasks_run_once_and_prefetched_ones_at_once(  # noqa: PLR0917 - 
     wait_until(lambda: not redis_client.keys(b"message:{%s}:*" % QUEUE), 5, lambda: left(redis_client))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("pool", ["solo", "gevent"])
 @pytest.mark.not_on("all", reason="a proxy leads to one server")
 def test_a_task_in_the_workers_own_timer_goes_back_though_garbage_keeps_its_request(
@@ -90,6 +92,7 @@ def test_a_task_in_the_workers_own_timer_goes_back_though_garbage_keeps_its_requ
         wait_until(lambda: not redis_client.keys(b"message:{%s}:*" % QUEUE), 5, lambda: left(redis_client))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("pool", ["gevent", pytest.param("eventlet", marks=pytest.mark.weekly)])
 @pytest.mark.parametrize("end", ["connection", "cold shutdown"])
 def test_a_late_acked_task_whose_greenlet_is_killed_runs_again(end, pool, celery_app, celery_worker, notes, redis_client):

@@ -33,6 +33,7 @@ GREENLETS = [
 ]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("pool", ["prefork", "solo", *GREENLETS])
 def test_no_task_fails_while_the_credentials_are_rotated(
     pool, own_server: EmbeddedServer, celery_app, celery_worker, notes, tmp_path

@@ -18,6 +18,7 @@ CONFIG = {
 TOLD = "given to other consumers"
 
 
+@pytest.mark.sample(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("pool", [pytest.param("threads", marks=pytest.mark.weekly), "prefork", "solo"])
 @pytest.mark.not_on("all", reason="a proxy leads to one server")

@@ -9,6 +9,7 @@ from tests.support.waiting import wait_until
 
 # How many tasks run when the worker connects again. The others cannot hear of it while a task keeps the consumer's thread, or the
 # pool is full.
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("pool", "running"), [("prefork", 2), pytest.param("threads", 2, marks=pytest.mark.weekly), ("gevent", 0), ("solo", 0)]
 )

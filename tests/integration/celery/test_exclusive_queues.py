@@ -10,6 +10,7 @@ CONFIG = {"control_queue_exclusive": True, "event_queue_exclusive": True}
 ANSWER_S = 5
 
 
+@pytest.mark.sample(1)
 @pytest.mark.slow
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("pool", ["prefork", pytest.param("threads", marks=pytest.mark.weekly), "gevent"])

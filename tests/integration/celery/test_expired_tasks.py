@@ -40,6 +40,7 @@ def revoked(result):
         result.get(timeout=15)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("pool", POOLS)
 def test_whoever_waits_for_an_expired_task_hears_of_it_before_the_backlog_is_done(pool, app, config, celery_worker, notes):
     worker = celery_worker(pool=pool, concurrency=1, config=config)
@@ -79,6 +80,7 @@ def test_a_task_of_message_protocol_1_is_revoked_as_well(app, config, celery_wor
     close_results(old)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("countdown", [None, 0.3])
 def test_a_task_of_a_publisher_whose_clock_is_ahead_is_revoked_as_well(countdown, app, config, celery_worker):
     """Celery writes the moment by the publisher's clock, and a time to live, which the server counts: that ends first here."""
@@ -104,6 +106,7 @@ def shifted(change):
         before_task_publish.disconnect(change)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("pool", ["prefork", "gevent"])
 def test_chords_and_groups_hear_of_a_member_that_expired(pool, app, config, celery_worker):
     celery_worker(pool=pool, concurrency=1, config=config)

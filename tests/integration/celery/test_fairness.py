@@ -6,6 +6,7 @@ import pytest
 from kombu import Queue
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("pool", ["solo", "prefork", pytest.param("threads", marks=pytest.mark.weekly), "gevent"])
 def test_a_few_tasks_beside_a_full_queue_are_among_the_first(celery_app, celery_worker, notes, pool):
     app = celery_app("configured", task_queues=[Queue("a"), Queue("b")])

@@ -11,6 +11,7 @@ TASKS = 200
 CONFIG = {"task_acks_late": True, "task_ignore_result": True}
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("pool", ["solo", "prefork"])
 def test_publishers_hear_of_it_and_workers_drain_the_queue_also_one_that_starts_meanwhile(
     pool, start_server, celery_app, celery_worker, notes

@@ -17,6 +17,7 @@ CONFIG = {
 }
 
 
+@pytest.mark.sample(2)
 @pytest.mark.slow
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("pool", ["solo", pytest.param("threads", marks=pytest.mark.weekly), "gevent", "prefork"])

@@ -18,6 +18,7 @@ def old_app(celery_app, server):
     return celery_app("alone", server.url(scheme="redis"))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("pool", ["solo", "prefork"])
 def test_a_worker_takes_what_an_unconverted_process_publishes(celery_worker, notes, old_app, server, pool):
     old_app.send_task("c.note", ["early", "1"])

@@ -9,6 +9,7 @@ import pytest
 from tests.integration.celery.app import SETUP_VARIABLE, URL_VARIABLE
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("environment", [{}, {"CELERY_BROKER_URL": "sentinel://:secret@127.0.0.1:1"}])
 def test_a_worker_on_sentinels_says_that_the_name_of_the_master_is_missing(environment):
     option = [] if environment else ["-b", "sentinel://:secret@127.0.0.1:1"]

@@ -46,6 +46,7 @@ def test_a_reply_queue_that_lasts_serves_each_call_anew(celery_app, celery_worke
             assert mailbox.multi_call("ping", timeout=10, limit=1) == [{worker.name + "@" + gethostname(): {"ok": "pong"}}]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("setup", "settings"), list(zip(("alone", "alone", "configured", "configured"), SETTINGS, strict=True)), ids=list(SETTINGS)
 )

@@ -22,6 +22,7 @@ def letters(celery_app):
         yield DeadLetters(session.commands, session.keys)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("pool", ["prefork", "solo"])
 def test_a_poison_task_dies_at_the_delivery_limit_and_runs_after_the_fix(pool, celery_app, celery_worker, notes, letters):
     celery_app(**CONFIG).send_task("c.die", ["poison", "task"], priority=4)

@@ -28,6 +28,7 @@ def workers(server, tmp_path_factory):
         yield started
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("name", SHIPS)
 def test_pool_runs_each_task_once_and_delayed_ones_in_time(name, server, workers):
     worker = workers[name]
@@ -45,6 +46,7 @@ def test_pool_runs_each_task_once_and_delayed_ones_in_time(name, server, workers
         wait_until(lambda: not client.keys(f"message:{{{name}}}:*"), 5, worker.tail)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", [name for name in SHIPS if name.endswith("early")])
 def test_a_task_that_is_acked_early_has_left_the_broker_while_it_still_runs(name, server, workers):
     worker = workers[name]

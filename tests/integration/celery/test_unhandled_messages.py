@@ -61,6 +61,7 @@ def send(producer, exchange, routing_key, headers, body):
         )  # fmt: skip
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("pool", "acks_late"),
     [

@@ -73,6 +73,7 @@ def test_a_sleeping_worker_hears_of_its_signal(celery_app, celery_worker, notes)
     assert worker.wait(5) == 0
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("pool", ["threads", "gevent"])
 def test_a_worker_without_prefetch_claims_again_when_a_task_ends(pool, celery_app, celery_worker, notes):
     """Celery looks at what runs before each delivery, and its loop sleeps for up to two seconds without an event."""

@@ -70,6 +70,7 @@ def all_that_fail(cli, broker_url):
     return failed
 
 
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("pattern", KINDS)
 def test_a_key_of_another_type(scene, cli, redis_client, broker_url, pattern):
     consumers, tags = redis_client.zrange(BAD.consumers, 0, -1), redis_client.zrange(BAD.index, 0, -1)

@@ -70,6 +70,7 @@ def test_unacked_messages_stay_and_a_queue_without_a_record_here_is_left(migrate
     assert old_client.hlen("unacked") == 1
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_kill_at_any_command_neither_loses_nor_doubles(migrate, old, old_client, redis_client, connect, monkeypatch, when):  # noqa: PLR0917
     killing = CommandKills(monkeypatch, when)

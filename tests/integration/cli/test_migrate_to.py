@@ -56,6 +56,7 @@ def test_messages_go_to_another_database_in_their_order_with_priority_and_time(b
     assert 0 < there_client.pttl("celery_redis_plus.taken:shop") <= 3_600_000
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_kill_at_any_command_neither_loses_nor_doubles(back, there, there_client, redis_client, connect, monkeypatch, when):  # noqa: PLR0917
     kills = CommandKills(monkeypatch, when)

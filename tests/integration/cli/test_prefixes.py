@@ -104,6 +104,7 @@ def ask(line: list[str], path: str) -> None:
             process.stderr.read()
 
 
+@pytest.mark.sample(33)
 @pytest.mark.not_on("all", reason="its users have other rights")
 @pytest.mark.parametrize("by", ["url", "option"])
 @pytest.mark.parametrize("name", sorted(COMMANDS))

@@ -11,6 +11,7 @@ from tests.support.waiting import wait_until
 MINUTE_S, DAY_S = 60, 86_400
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("step_s", [MINUTE_S, DAY_S])
 def test_what_a_dead_consumer_held_comes_back_within_the_visibility_timeout(clock, broker, redis_client, step_s):
     broker.claim_commands = type(broker.claim_commands)(

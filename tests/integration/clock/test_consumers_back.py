@@ -39,6 +39,7 @@ def listed(client):
     return client.zrange("consumers:{q}", 0, -1)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("arguments", "dead"),
     [

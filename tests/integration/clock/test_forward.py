@@ -51,6 +51,7 @@ def extended(client):
     return lambda: client.zrange("messages_index:{q}", 0, -1, withscores=True)[0][1] > first
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("holder_s", "sweeper_s", "step_s"),
     [

@@ -37,6 +37,7 @@ def test_one_server_wants_a_certificate(folder, open_connection):
             open_connection(without_client_certificate(server.tls_url()))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("names", ["addresses", "host names"])
 def test_sentinels_and_their_master_want_one_before_and_after_a_failover(names, folder, open_connection):
     lines = {"sentinel resolve-hostnames": "yes", "sentinel announce-hostnames": "yes"} if names == "host names" else {}

@@ -136,6 +136,7 @@ class Scene:
         assert not self.client.exists(GOOD.consumers)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("arguments", [{}, RULES], ids=["plain", "ruled"])
 @pytest.mark.parametrize("patterns", together(KINDS))
 def test_a_key_of_another_type_harms_no_other_queue(connect, redis_client, patterns, arguments):
@@ -145,6 +146,7 @@ def test_a_key_of_another_type_harms_no_other_queue(connect, redis_client, patte
     scene.check()
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("fields", together([*QUEUE_FIELDS]))
 def test_a_damaged_field_of_its_record_harms_no_other_queue(connect, redis_client, fields):
     scene = Scene(connect, redis_client, RULES, bad=len(fields))

@@ -47,6 +47,7 @@ def wait_until_overdue(client):
     wait_until(lambda: all(due + 1500 < now_ms(client) for due in heartbeats(client).values()), SERVED_S)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("arguments", "first", "second"),
     [

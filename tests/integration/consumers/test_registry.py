@@ -76,6 +76,7 @@ def test_the_consumer_of_a_lost_connection_leaves_without_waiting_for_its_time(c
     assert after.id != before.id
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("process", ["silent", "gone"])
 def test_a_consumer_whose_process_is_silent_counts_no_more_and_is_taken_off_the_list(connect, operator, redis_client, process):
     now_ms = datetime.now(UTC).timestamp() * 1000

@@ -65,6 +65,7 @@ def test_a_message_that_ends_in_a_later_run_is_one_whole_row(log, redis_client, 
     assert len(list((tmp_path / "queue=celery").glob("open-*"))) == 1
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("dies_at", ["before the first file", "between the files", "before the server knows"])
 def test_a_run_that_dies_is_made_good_by_the_next(dies_at, log, redis_client, tmp_path, monkeypatch):
     class KilledError(Exception):

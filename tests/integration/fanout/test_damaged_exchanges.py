@@ -113,6 +113,7 @@ def cases():
     ]  # fmt: skip
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize(("pattern", "arguments", "durable"), cases())
 def test_a_key_of_another_type_harms_no_other_exchange(connect, redis_client, pattern, arguments, durable):
     scene = Scene(connect, redis_client, arguments, durable=durable)

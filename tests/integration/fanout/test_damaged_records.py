@@ -18,6 +18,7 @@ def durable():
     return news("q", **{"x-durable-subscriber": True})
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("text", DAMAGED)
 def test_the_subscriber_is_heard_of_again_and_the_stream_is_trimmed(connect, redis_client, text):
     inbox = Inbox(connect(subscriber_timeout=3).channel(), durable())
@@ -50,6 +51,7 @@ def test_the_next_reader_of_a_damaged_durable_subscriber_misses_nothing(connect,
     assert 2 in Inbox(connect().channel(), durable()).drain(1)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("text", DAMAGED)
 def test_a_damaged_record_of_a_dead_subscriber_is_removed(connect, redis_client, hasty, text):
     inbox = Inbox(connect().channel(), news())

@@ -333,6 +333,7 @@ def test_messages_that_claim_to_be_tracked_are_no_trouble(connection, channel, r
     redis_client.delete("track:{ab}")
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     "damage",
     [

@@ -62,6 +62,7 @@ ACKS = [("solo", True), ("prefork", True), ("prefork", False), ("threads", False
 MORE_ACKS = [("solo", False), ("threads", True), ("gevent", False)]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(("pool", "late"), [*ACKS, *(pytest.param(*one, marks=pytest.mark.weekly) for one in MORE_ACKS)])
 def test_each_pool_has_a_token_of_sixty_four_bits_that_grows_with_the_next_message(pool, late, life_app, life_worker, tmp_path):
     if pool == "gevent":

@@ -52,6 +52,7 @@ def returns(paths):
     return [event for path in paths("celery").values() for event in path if event.event == "requeued"]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("pool", ["prefork", "threads", "solo", "gevent", pytest.param("eventlet", marks=pytest.mark.weekly)])
 def test_running_tasks_have_the_graceful_timeout_and_then_everything_is_pending_again(pool, busy, paths, redis_client):
     worker, _, _ = busy(pool, graceful_timeout=1)

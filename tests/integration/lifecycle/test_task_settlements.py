@@ -53,6 +53,7 @@ def told(path):
     return described
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("pool", ["solo", "prefork", "threads", "gevent", pytest.param("eventlet", marks=pytest.mark.weekly)])
 def test_a_settled_message_fares_as_its_task_said_however_the_task_goes_on(pool, life_app, life_worker, paths):
     if pool in {"gevent", "eventlet"}:

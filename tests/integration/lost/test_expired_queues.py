@@ -38,6 +38,7 @@ def test_the_queue_of_a_killed_consumer_goes_after_its_own_life(crew, client):
     wait_until(lambda: not client.exists("meta:{q}"), NOTICED_S + EXPIRES_MS / 1000)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("cleared", [False, True])
 def test_a_consumer_that_was_frozen_gets_messages_again(cleared, crew, client, connect, own_server, tmp_path):
     crew.start("frozen", arguments={"x-expires": EXPIRES_MS})

@@ -134,6 +134,7 @@ def test_with_a_grace_of_0_no_process_is_judged(channel, crew, client):
     assert [record["ids"] for record in records] == [[]]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("pool", ["prefork", pytest.param("threads", marks=pytest.mark.weekly), "solo", "gevent"])
 def test_tasks_of_a_killed_worker_run_elsewhere(pool, worker, send, client, journal):

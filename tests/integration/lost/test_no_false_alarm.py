@@ -63,6 +63,7 @@ def workers(worker, client):
     return workers
 
 
+@pytest.mark.sample(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("names", [CONSUMING, MAINTENANCE], ids=["consuming", "maintenance"])
 def test_broken_connections_lose_nothing_while_others_live_or_come_back(names, workers, hold, journal, client):
@@ -94,6 +95,7 @@ def test_a_frozen_server_loses_nobody(workers, hold, journal, own_server):
     assert_all_run_once(workers, hold, journal, disturb)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("everything", [True, False], ids=["all", "writes"])
 def test_a_paused_server_loses_nobody(everything, workers, hold, journal, client):
@@ -155,6 +157,7 @@ def test_a_failover_to_a_replica_loses_nobody(worker, send, journal, client, sta
         assert not [line for one in workers for line in one.log().splitlines() if "is lost" in line]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.slow
 @pytest.mark.parametrize(("refused", "reason"), [("-client|list", "CLIENT LIST"), ("-client|id", "CLIENT ID"), ("-info", "INFO")])
 def test_where_the_server_does_not_let_us_ask_the_visibility_timeout_holds_and_one_line_says_so(

@@ -83,6 +83,7 @@ def takeovers():
     return found
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(("around", "exclusive", "role"), takeovers(), indirect=["around"])
 def test_a_consumer_takes_over(role, exclusive, around, play, next_process):
     channel = next_process().channel()
@@ -111,6 +112,7 @@ def test_a_consumer_takes_over_from_processes_that_died_together(play, next_proc
     wait_until(lambda: drain(channel) or got, NOTICED_S - (time.monotonic() - killed_at))
 
 
+@pytest.mark.sample(1)
 def test_a_queue_goes_with_its_owner(around, play, next_process, client):
     play("owner")()
     killed_at = time.monotonic()
@@ -120,6 +122,7 @@ def test_a_queue_goes_with_its_owner(around, play, next_process, client):
     assert time.monotonic() - killed_at < NOTICED_S
 
 
+@pytest.mark.sample(1)
 def test_publishers_wait_no_longer_for_a_subscriber_and_its_position_stays(around, play, next_process, client):
     publisher = kombu.Producer(next_process(), NEWS)
     publisher.declare()

@@ -61,6 +61,7 @@ def service(connect, monkeypatch):
     return service
 
 
+@pytest.mark.sample(10)
 @pytest.mark.parametrize("name", names_of_tasks())
 def test_the_others_run_while_one_task_raises(name, service):
     (failing,) = (task for task in service.runner.tasks if type(task).__name__ == name)

@@ -277,6 +277,7 @@ def by_arguments() -> dict[str, list[tuple[str, Scenario]]]:
     return found
 
 
+@pytest.mark.sample(4)
 @pytest.mark.slow
 @pytest.mark.parametrize("arguments", by_arguments())
 def test_a_call_looks_at_a_bounded_number_of_entries(make, redis_client, arguments):

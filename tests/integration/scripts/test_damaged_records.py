@@ -51,6 +51,7 @@ def lose(one: Workshop) -> None:
     one.run("recover_sessions", one.q.consumer_keys, "", 100, 5, 50, "holder")
 
 
+@pytest.mark.sample(50)
 @pytest.mark.parametrize("how", [release, requeue, fail, reject, lose])
 @pytest.mark.parametrize("odd", ["text", "", "a b c d e f g h"])
 @pytest.mark.parametrize("field", FIELDS)

@@ -23,6 +23,7 @@ def app(celery_app):
     return celery_app("configured", **CONFIG)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("pool", ["solo", "prefork", "threads", "gevent"])
 def test_tasks_of_all_shards_run(app, celery_worker, notes, pool):
     worker = celery_worker("configured", pool=pool, config=CONFIG, queues=QUEUES)

@@ -45,6 +45,7 @@ def test_a_dead_message_goes_on_to_queues_of_all_shards(connect_shards, redis_cl
     assert redis_client.hget(f"meta:{{{SOURCE}}}", "forwarded") == b"1"
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("step", ["store_once", "remove_stored", "finish_move"])
 @pytest.mark.parametrize("after", [False, True])
 def test_a_move_that_dies_in_its_middle_arrives_once(connect_shards, redis_client, monkeypatch, step, after):

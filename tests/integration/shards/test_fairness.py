@@ -26,6 +26,7 @@ def test_no_shard_starves_another(connect_shards, prefetch):
     assert set(first) == set(QUEUES), first
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("prefetch", [1, 20, 0])
 @pytest.mark.parametrize("what", ["message", "broadcast"])
 def test_a_backlog_in_one_shard_does_not_hold_up_another(connect_shards, loop, prefetch, what):

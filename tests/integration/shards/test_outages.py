@@ -164,6 +164,7 @@ def test_the_loss_of_all_shards_is_told_and_the_next_connection_works(connect, t
             one.release()
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("pool", ["threads", "prefork"])
 def test_a_worker_outlives_a_restart_of_the_only_server(celery_app, celery_worker, notes, pool):
     config = {"broker_transport_options": {"shards": SHARDS}}

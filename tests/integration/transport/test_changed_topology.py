@@ -286,6 +286,7 @@ def cases() -> Iterator[Any]:
             yield pytest.param(change, way, marks=() if often else pytest.mark.weekly)
 
 
+@pytest.mark.sample(30)
 @pytest.mark.parametrize(("change", "way"), [*cases()])
 def test_who_knew_the_old_state_sends_where_a_new_process_does(world, connect, redis_client, change, way):
     made, how = CHANGES[change], WAYS[way]
@@ -317,6 +318,7 @@ def is_heard(change: Change) -> bool:
 HEARD = [name for name, change in CHANGES.items() if is_heard(change)]
 
 
+@pytest.mark.sample(15)
 @pytest.mark.parametrize("change", HEARD)
 def test_who_consumed_in_the_old_state_gets_what_a_new_consumer_does(world, connect, redis_client, change):
     made, admin = CHANGES[change], connect()

@@ -131,6 +131,7 @@ def drain_until(last, inbox):
     return inbox.bodies
 
 
+@pytest.mark.sample(28)
 @pytest.mark.usefixtures("worker")
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_a_cut_at_any_write_of_an_operation_loses_no_broadcast_and_requeues_no_running_task(connect, cuts, operation):

@@ -38,6 +38,7 @@ def as_declared(names, arguments):
     return [kombu.Queue(name, durable=True, queue_arguments=arguments) for name in names]
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("arguments", [None, LIMITED], ids=["plain", "rules"])
 @pytest.mark.parametrize("queues", [2, 10, 100])
 @pytest.mark.parametrize(("prefetch", "within"), [(1, 1), (4, 2), (0, 2)])

@@ -43,6 +43,7 @@ sys.exit(os.waitstatus_to_exitcode(status))
 """
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     "module", ["consumer.delivery_loop", "consumer.channel_consumers", "maintenance.service", "transport.qos"]
 )

@@ -11,6 +11,7 @@ from tests.support.inbox import Inbox, publish
 TIMEOUT_S = 1
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("drain_s", [0.3, None])
 def test_a_consumer_with_a_full_window_keeps_what_it_holds(start_server, connect, drain_s):
     server = start_server({"timeout": str(TIMEOUT_S)})
