@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from celery_redis_plus.integration.configure import configure_app
     from celery_redis_plus.integration.fencing import fence
     from celery_redis_plus.integration.messages import cancel, move, reschedule
+    from celery_redis_plus.integration.retries import from_error, snooze
     from celery_redis_plus.integration.send_many import send_many
     from celery_redis_plus.integration.task_settlements import ack, nack, reject
     from celery_redis_plus.transport.api import Delivery, broadcast, counters, delivery, publish
@@ -44,6 +45,7 @@ __all__ = [
     "counters",
     "delivery",
     "fence",
+    "from_error",
     "message",
     "move",
     "nack",
@@ -52,6 +54,7 @@ __all__ = [
     "reject",
     "reschedule",
     "send_many",
+    "snooze",
 ]
 
 _LAZY = {
@@ -68,12 +71,14 @@ _LAZY = {
     "configure_app": "celery_redis_plus.integration.configure",
     "counters": "celery_redis_plus.transport.api",
     "fence": "celery_redis_plus.integration.fencing",
+    "from_error": "celery_redis_plus.integration.retries",
     "move": "celery_redis_plus.integration.messages",
     "nack": "celery_redis_plus.integration.task_settlements",
     "redis_url": "celery_redis_plus.connection.redis_url",
     "reject": "celery_redis_plus.integration.task_settlements",
     "reschedule": "celery_redis_plus.integration.messages",
     "send_many": "celery_redis_plus.integration.send_many",
+    "snooze": "celery_redis_plus.integration.retries",
 }
 
 url_schemes.register()

@@ -456,6 +456,12 @@ class NoFence(CeleryRedisPlusError):
     """
 
 
+class SnoozedTooOften(CeleryRedisPlusError):
+    """A task called `snooze()` as often as the call's `limit` allows. The task fails by this error, unless it catches it: then
+    it can decide otherwise. Raise the limit, or find out why the task cannot begin.
+    """
+
+
 class NotSettled(CeleryRedisPlusError):
     """A task asked for `ack()`, `nack()` or `reject()`, and its message cannot be settled: the call came outside a task, or
     in an eager one, or the message is settled already, or another consumer has it. The message says which. Call one of the

@@ -24,6 +24,8 @@ PRODUCER_POOL = Internal(
     "_producer_pool",
     "connections that an app opened before configure_app keep their old transport and options",
 )
+#: What makes the task of a decorated function, of an app that has its tasks already or gets them later.
+TASK_FROM_FUNCTION = Internal("celery.app.base:Celery", "_task_from_fun")
 #: The apps of this process.
 ACTIVE_APPS = Internal(
     "celery._state",

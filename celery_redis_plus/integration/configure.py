@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from celery import Celery
@@ -10,6 +10,7 @@ from celery import Celery
 from celery_redis_plus.integration import compat, consumer_priority, one_shard
 from celery_redis_plus.integration.app_connections import Connections, connections_of
 from celery_redis_plus.integration.bootstep import STEP
+from celery_redis_plus.integration.patching import wrap
 from celery_redis_plus.integration.publishing import install_eta_offset, install_send_options
 from celery_redis_plus.integration.rejected_tasks import install_traceback_cleaner
 
@@ -17,6 +18,9 @@ App = TypeVar("App", bound=Celery)
 
 #: How Celery finds us again when an app is unpickled in another process (pools that spawn their processes).
 FIXUP = "celery_redis_plus.integration.configure:configure_app"
+
+#: Options of a task that say what follows an exception.
+_RETRY_OPTIONS = ("retry_on", "dead_on", "ignore_on")
 
 
 def configure_app(
@@ -46,6 +50,8 @@ def configure_app(
     - `ack_policy` and `queue_ack_policies` (by queue) say what becomes of a message when its task has ended: `ack_first`,
       `ack_after`, `reject_on_error`, `nack_on_error` or `manual`. A task's own `ack_policy` goes first, then its queue's; where
       there is none, Celery's settings hold.
+    - Tasks may have the options `retry_on`, `dead_on` and `ignore_on`: what follows an exception, by its class. With `unique` and
+      `unique_by` the broker has one task for the same arguments.
     - `revoke_removes=True` lets `app.control.revoke` (and `AsyncResult.revoke`) also take the tasks' messages out of the broker
       that no consumer has yet: delayed ones always, ready ones in queues with `event_log_index`.
     - The result of a task with an `x-deduplication-id` that another task stands for has that task's id.
@@ -85,6 +91,7 @@ def configure_app(
     one_shard.install_option(app)
     install_eta_offset(app)
     install_send_options(app)
+    _install_task_options(app)
     install_traceback_cleaner()
     if FIXUP not in app.fixups:
         app.fixups = {*app.fixups, FIXUP}
@@ -99,3 +106,37 @@ def forget_connections(app: Celery) -> None:
     amqp = app.__dict__.get("amqp")
     if amqp is not None and compat.PRODUCER_POOL.of(amqp) is not None:
         compat.PRODUCER_POOL.set(amqp, None)
+
+
+def _install_task_options(app: Celery) -> None:
+    """Have the tasks of `app` do what our options of theirs say: those that it has, and those that are made later."""
+    compat.TASK_FROM_FUNCTION.of(app)
+    for name in (compat.TASK_FROM_FUNCTION.name, "register_task"):
+        wrap(app, name, _create_task)
+    if app.finalized:
+        _prepare_tasks(app)
+    elif app.on_after_finalize is not None:
+        # Proxies of tasks that wait for it have Celery's own function already. (An app that is being unpickled has none yet.)
+        app.on_after_finalize.connect(_prepare_tasks, weak=False)
+
+
+def _create_task(create: Callable[..., Any], /, *arguments: Any, **options: Any) -> Any:
+    task = create(*arguments, **options)
+    _prepare_task(task)
+    return task
+
+
+def _prepare_tasks(sender: Celery, **_: Any) -> None:
+    for task in list(sender.tasks.values()):
+        _prepare_task(task)
+
+
+def _prepare_task(task: Any) -> None:
+    if any(getattr(task, name, None) for name in _RETRY_OPTIONS):
+        from celery_redis_plus.integration.retries import prepare
+
+        prepare(task)
+    if getattr(task, "unique", None) is not None:
+        from celery_redis_plus.integration.unique_tasks import check_unique
+
+        check_unique(task)

@@ -24,7 +24,7 @@ def wrap(owner: Any, name: str, around: Callable[..., Any], *more: Any) -> None:
         setattr(owner, name, _as_method(ours, present) if isinstance(owner, type) else ours)
 
 
-def _call_method(owner: Any, name: str, *args: Any, **kwargs: Any) -> Any:
+def _call_method(owner: Any, name: str, /, *args: Any, **kwargs: Any) -> Any:
     """Call the method that the class of `owner` has now."""
     method = getattr(type(owner), name)
     return (method.__get__(owner) if hasattr(method, "__get__") else method)(*args, **kwargs)

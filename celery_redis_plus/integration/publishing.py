@@ -13,6 +13,7 @@ from typing import Any
 
 from celery import Task, chord, current_app, group, signals
 
+from celery_redis_plus.broker.arguments.deduplication import ID as DEDUPLICATION_ID
 from celery_redis_plus.broker.publishing.tracking_request import ACK_TIMEOUT_S, TRACK, is_tracked, tracking_request
 from celery_redis_plus.errors import InvalidArgument
 from celery_redis_plus.integration.app_connections import connections_of, publishes_to_us
@@ -168,6 +169,9 @@ def _send_task(
         wanted = options[TRACK] = tracking_request(ACK_TIMEOUT_S if ack_timeout is None else ack_timeout)
     elif ack_timeout is not None:
         raise InvalidArgument(f"ack_timeout is {ack_timeout!r} without track=True; allowed with it, or none")
+    unique = getattr(options.get("task_type"), "unique", None)
+    if unique is not None and not any(kind in around for kind in _OF_CANVAS):
+        _make_unique(options, *arguments)
     duplicates: dict[str, str] = {}
     token = duplicate_tasks.set(duplicates)
     try:
@@ -179,4 +183,20 @@ def _send_task(
         from celery_redis_plus.transport.api import delivery
 
         result.delivery = delivery(wanted.id, connection=result.app)
-    return result if task_id is None else result.app.AsyncResult(task_id, parent=result.parent)
+    if task_id is not None:
+        result = result.app.AsyncResult(task_id, parent=result.parent)
+    if unique is not None:
+        result.is_duplicate = task_id is not None
+    return result
+
+
+def _make_unique(options: dict[str, Any], name: str, args: Any = None, kwargs: Any = None, *_: Any, **__: Any) -> None:  # noqa: ARG001
+    """Give a unique task the headers by which the broker knows another one with its arguments.
+
+    A member of a chord, group or chain is always sent, since the others wait for its own result.
+    """
+    headers = dict(options.get("headers") or {})
+    if DEDUPLICATION_ID not in headers:
+        from celery_redis_plus.integration.unique_tasks import unique_headers
+
+        options["headers"] = headers | unique_headers(options["task_type"], args, kwargs)

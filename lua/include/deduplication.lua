@@ -1,10 +1,12 @@
 -- KEYS of its own  dedup (string)
 -- A message with an `x-deduplication-id`, as `broker/arguments/deduplication.py` writes it: scope, how long the key lives (ms), task id, key. The key
--- holds the tag of the message that stands for the id, its task's id, and, of one that was moved, the prefix of the messages of the
--- queue that it is in. Whether it still stands is looked up when the next one comes, so nothing has to be taken back where messages
--- end.
+-- holds the tag of the message that stands for the id, of a retry '/' and its number, the task's id, and, of one that was moved, the
+-- prefix of the messages of the queue that it is in. Whether it still stands is looked up when the next one comes, so nothing has to be
+-- taken back where messages end. The scope of a retry is 'renew/' and its number.
 
 -- @include message
+
+local STANDING, RETRY = '^([^/ ]+)/?(%d*) (%S+) ?(.*)$', '^renew/(%d+)$'
 
 local function parts_of(dedup)
   return string.match(dedup, '^(%S+) (%d+) (%S+) (.*)$')
@@ -12,11 +14,14 @@ end
 
 -- The message that stands for it already, 'tag task'; false without one.
 local function duplicate_of(dedup, message)
-  local scope, _, _, key = parts_of(dedup)
-  local value = scope ~= 'renew' and redis.call('GET', key)
+  local scope, _, own_task, key = parts_of(dedup)
+  local value = redis.call('GET', key)
   if not value then return false end
-  local tag, task, moved_to = string.match(value, '^(%S+) (%S+) ?(.*)$')
+  local tag, number, task, moved_to = string.match(value, STANDING)
   local duplicate = tag .. ' ' .. task
+  local retry = tonumber(string.match(scope, RETRY))
+  -- Another run of this task, of a worker that was taken for dead, has sent the retry before.
+  if retry then return task == own_task and (tonumber(number) or 0) >= retry and duplicate end
   if scope == 'ttl' then return duplicate end
   local found = fields_of((moved_to == '' and message or moved_to) .. tag, 'payload', 'died', 'claim')
   if not found[1] or found[2] or (scope == 'until-claimed' and found[3]) then return false end
@@ -24,8 +29,9 @@ local function duplicate_of(dedup, message)
 end
 
 local function remember_duplicate(dedup, tag)
-  local _, ttl, task, key = parts_of(dedup)
-  redis.call('SET', key, tag .. ' ' .. task, 'PX', ttl)
+  local scope, ttl, task, key = parts_of(dedup)
+  local retry = string.match(scope, RETRY)
+  redis.call('SET', key, tag .. (retry and '/' .. retry or '') .. ' ' .. task, 'PX', ttl)
 end
 
 -- Lets a message that stands for its id go on doing so where it was, and for the rest of the time where it has gone, unless another
@@ -33,7 +39,9 @@ end
 local function move_duplicate(dedup, moved, target_key, target_message)
   local scope, ttl, task, key = parts_of(dedup)
   local left = math.max(redis.call('PTTL', key), 1)
-  redis.call('SET', key, moved .. ' ' .. task .. ' ' .. target_message, 'PX', left)
+  local _, number = string.match(redis.call('GET', key) or '', STANDING)
+  local standing = moved .. (number and number ~= '' and '/' .. number or '') .. ' ' .. task
+  redis.call('SET', key, standing .. ' ' .. target_message, 'PX', left)
   if duplicate_of(scope .. ' ' .. ttl .. ' ' .. task .. ' ' .. target_key, target_message) then return end
-  redis.call('SET', target_key, moved .. ' ' .. task, 'PX', left)
+  redis.call('SET', target_key, standing, 'PX', left)
 end

@@ -15,8 +15,12 @@ if TYPE_CHECKING:
     from celery_redis_plus.keys import QueueKeys
 
 ID, TTL, SCOPE = "x-deduplication-id", "x-deduplication-ttl", "x-deduplication-scope"
-#: How long a message blocks duplicates: for the TTL, until its first claim, or until it is settled or dead.
-SCOPES = ("ttl", "until-claimed", "until-acked")
+#: How long a message blocks duplicates: for the TTL, until its first claim, or until it is settled or dead. `until-started` is
+#: `until-claimed`, but a retry of the task does not begin anew.
+UNTIL_STARTED = "until-started"
+SCOPES = ("ttl", "until-claimed", UNTIL_STARTED, "until-acked")
+#: How often a task was put off (`integration/retries.py:snooze`).
+SNOOZES = "x-snoozes"
 #: In place of the task id of a message that is not a task; `quote` never returns this text.
 NO_TASK = "*"
 #: Milliseconds: a day; for the other scopes, which end earlier, the longest that the server remembers an id.
@@ -33,7 +37,7 @@ def deduplication_of(headers: Mapping[str, Any], keys: QueueKeys) -> bytes | Non
     """Return the publish script's deduplication argument for a message; None where it has no deduplication id.
 
     Celery's own retry of a task (`retries` in its headers) is stored, and takes over the id: the message that it follows is
-    acked right after.
+    acked right after. The same retry of the same task is a duplicate: the task ran again, because its worker had died behind it.
 
     Raises:
         InvalidArgument: a header has a value that is not allowed.
@@ -48,19 +52,28 @@ def deduplication_of(headers: Mapping[str, Any], keys: QueueKeys) -> bytes | Non
         raise InvalidArgument(f"header {SCOPE!r} is {scope!r}; allowed: {', '.join(SCOPES)}")
     if not isinstance(ttl, int) or not 1 <= ttl <= LONGEST_TTL_MS:
         raise InvalidArgument(f"header {TTL!r} is {ttl!r}; allowed: a whole number of ms from 1 to {LONGEST_TTL_MS} (a year)")
-    if headers.get("retries"):
-        scope = "renew"
+    number = _number(headers.get("retries")) + _number(headers.get(SNOOZES))
+    if number:
+        if scope == UNTIL_STARTED:
+            return None
+        scope = f"renew/{number}"
+    elif scope == UNTIL_STARTED:
+        scope = "until-claimed"
     task = headers.get("id")
     # A task's id may be any text.
     task_id = quote(task) if isinstance(task, str) and task else NO_TASK
     return f"{scope} {ttl} {task_id} ".encode() + _key(keys, name)
 
 
+def _number(value: object) -> int:
+    return value if isinstance(value, int) and value > 0 else 0
+
+
 def moved_deduplication(headers: Mapping[str, Any], source: QueueKeys, target: QueueKeys) -> tuple[bytes, ...]:
     """Return the move script's deduplication arguments for a message that goes from one queue to another."""
     try:
         # A Celery retry has the id of its first try.
-        deduplication = deduplication_of({**headers, "retries": 0}, source)
+        deduplication = deduplication_of({**headers, "retries": 0, SNOOZES: 0}, source)
     except InvalidArgument:
         # No publisher of ours has stored that, so there is no key that stands for it.
         return ()

@@ -7,12 +7,16 @@ A queue has a policy by its argument `x-retry-policy`, which is the text of a `R
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import dataclass, fields
 
 #: Attempt after which the delay stays the same: far beyond any delivery limit.
 MAX_BACKOFF_ATTEMPT = 1000
 #: Milliseconds, a hundred years: an eta stays below the 10^13 that a score keeps for the time.
 MAX_RETRY_DELAY_MS = 100 * 31_557_600_000
+#: What a text may have behind a time, in milliseconds.
+UNITS_MS = {"": 1, "ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_TIME = re.compile(r"(\d+(?:\.\d+)?)(\w*)")
 POLICY_KINDS = ("none", "constant", "linear", "exponential", "fibonacci", "list")
 
 
@@ -20,7 +24,8 @@ POLICY_KINDS = ("none", "constant", "linear", "exponential", "fibonacci", "list"
 class RetryPolicy:
     """When a message whose delivery failed comes back, and when it does not. Times are milliseconds.
 
-    `str(policy)` is what the queue argument `x-retry-policy` takes, such as `exponential first=1000 max=60000 jitter=0.2`.
+    `str(policy)` is what the queue argument `x-retry-policy` takes, such as `exponential first=1000 max=60000 jitter=0.2`. In
+    such a text a time may have a unit: ms, s, m, h or d.
 
     Attributes:
         kind: `none` (a failed message is not tried again), `constant`, `linear` (`first`, then `step` more each time),
@@ -74,9 +79,9 @@ class RetryPolicy:
             if name not in known:
                 raise ValueError(f"setting {setting!r}; allowed: {', '.join(known)}, each as name=value")
             if name == "delays":
-                values[name] = tuple(int(delay) for delay in value.split(","))
+                values[name] = tuple(time_ms(delay) for delay in value.split(","))
             else:
-                values[name] = float(value) if known[name] == "float" else int(value)
+                values[name] = float(value) if known[name] == "float" else time_ms(value)
         return cls(kind, **values)  # type: ignore[arg-type]
 
     def __str__(self) -> str:
@@ -129,3 +134,11 @@ class RetryPolicy:
             chance = int(hashlib.sha1(f"{message_id} {attempt}".encode(), usedforsecurity=False).hexdigest()[:8], 16) / 2**32
             delay *= 1 - self.jitter * chance
         return int(delay)
+
+
+def time_ms(text: str) -> int:
+    """Return the milliseconds that a time has, such as `1500`, `1.5s` or `2h`. Raises ValueError for other texts."""
+    match = _TIME.fullmatch(text)
+    if match is None or match[2] not in UNITS_MS:
+        raise ValueError(f"time {text!r}; allowed: a number of ms, or one with the unit ms, s, m, h or d")
+    return round(float(match[1]) * UNITS_MS[match[2]])

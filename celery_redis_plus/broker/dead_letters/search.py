@@ -1,4 +1,4 @@
-"""Selects dead letters of a queue by task, reason and age, a page at a time."""
+"""Selects dead letters of a queue by task, reason, error and age, a page at a time, and groups them by what they died of."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ class DeadLetterFilter:
     Attributes:
         task: the task's name, or a pattern with `*`, `?`, `[…]`.
         reason: `rejected`, `expired`, `delivery_limit`, …
+        error: the class of the exception by which it died, such as `KeyError`, or a pattern.
         older_than_s, newer_than_s: how long ago they died, in seconds, by the server's clock.
     """
 
@@ -31,16 +32,42 @@ class DeadLetterFilter:
     reason: str | None = None
     older_than_s: float | None = None
     newer_than_s: float | None = None
+    error: str | None = None
 
     def matches(self, letter: DeadLetter) -> bool:
-        """Return whether task and reason apply."""
-        task = str(letter.headers.get("task") or "")
-        return (self.task is None or fnmatchcase(task, self.task)) and self.reason in {None, letter.reason}
+        """Return whether task, reason and error apply."""
+        return (
+            (self.task is None or fnmatchcase(letter.task or "", self.task))
+            and self.reason in {None, letter.reason}
+            and (self.error is None or fnmatchcase(error_class(letter) or "", self.error))
+        )
 
     def span(self, now_ms: int) -> tuple[float, float]:
         """Return from when to when they died, ms since the epoch, both included."""
         first = 0 if self.newer_than_s is None else now_ms - self.newer_than_s * 1000
         return first, now_ms - (self.older_than_s or 0) * 1000
+
+
+def error_class(letter: DeadLetter) -> str | None:
+    """Return the class of the exception by which a message died; None where no consumer has said one."""
+    return None if letter.failure is None else letter.failure.text.partition(":")[0]
+
+
+@dataclass(slots=True)
+class DeadLetterGroup:
+    """Dead letters of one queue that died of the same: task, class of the exception, and reason."""
+
+    queue: str
+    task: str | None
+    error: str | None
+    reason: str
+    count: int
+    #: When the first and the last of them died, ms since the epoch.
+    first_ms: int
+    last_ms: int
+    #: The tag and the error of the last one.
+    tag: str
+    text: str | None
 
 
 class DeadLetterSearch:
@@ -69,3 +96,20 @@ class DeadLetterSearch:
         for at in range(0, len(self.tags), DEAD_LETTER_PAGE):
             page = self.tags[at : at + DEAD_LETTER_PAGE]
             yield len(page), [letter for letter in self._letters.read(self._queue, page) if self._wanted.matches(letter)]
+
+    def groups(self) -> list[DeadLetterGroup]:
+        """Return the dead letters by what they died of, the group with the latest one first. Raises as `pages`."""
+        found: dict[tuple[str | None, str | None, str], DeadLetterGroup] = {}
+        for _, page in self.pages():
+            for letter in page:
+                task, error = letter.task, error_class(letter)
+                text = None if letter.failure is None else letter.failure.text
+                group = found.get((task, error, letter.reason))
+                if group is None:
+                    group = found[task, error, letter.reason] = DeadLetterGroup(
+                        self._queue, task, error, letter.reason, 0, letter.died_ms, 0, "", None
+                    )
+                group.count += 1
+                # The longest dead come first.
+                group.last_ms, group.tag, group.text = letter.died_ms, letter.tag, text
+        return sorted(found.values(), key=lambda group: -group.last_ms)

@@ -7,11 +7,12 @@ import os
 import signal
 import sqlite3
 import time
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from celery import Celery, Task, shared_task
+from celery import Celery, Task, shared_task, signals
 from celery.exceptions import Ignore, Reject
 
 import celery_redis_plus
@@ -23,6 +24,8 @@ pen = Pen()
 
 URL_VARIABLE = "CRP_LIFE_URL"
 CONFIG_VARIABLE = "CRP_LIFE_CONFIG"
+#: Names a file: the first process of a pool that publishes a retry while there is none makes it, and kills its worker and itself.
+KILL_VARIABLE = "CRP_LIFE_KILL_BEHIND_RETRY"
 
 
 @shared_task(name="life.end", bind=True, max_retries=None)
@@ -116,6 +119,65 @@ def pay(self: Task, store: str, order: int, gate: str) -> None:
             _wait_for(gate)
         written = db.execute("UPDATE orders SET fence = ? WHERE id = ? AND fence < ?", (token, order, token)).rowcount
         db.execute("INSERT INTO ended VALUES (?, ?, ?)", (order, token, written))
+
+
+class RefusedError(Exception):
+    """Says itself when to try again."""
+
+    def __init__(self, retry_after: float | None = None) -> None:
+        """Take seconds."""
+        super().__init__("slow down")
+        self.retry_after = retry_after
+
+
+class GoneError(Exception):
+    """Nothing is left to do."""
+
+
+#: What `life.tries` may do in a try.
+TRIES = {
+    "connection": lambda: _raise(ConnectionRefusedError("no answer")),
+    "os": lambda: _raise(OSError("disk")),
+    "refused": lambda: _raise(RefusedError(0.2)),
+    "refused silently": lambda: _raise(RefusedError()),
+    "timeout": lambda: _raise(TimeoutError("late")),
+    "value": lambda: _raise(ValueError("as asked")),
+    "key": lambda: _raise(KeyError("shop")),
+    "gone": lambda: _raise(GoneError()),
+    "snooze": lambda: celery_redis_plus.snooze(0.05, "not yet", limit=3),
+    "return": lambda: None,
+}
+
+
+@shared_task(
+    name="life.tries",
+    bind=True,
+    retry_on={
+        ConnectionError: "exponential first=20ms limit=2",
+        OSError: 0.02,
+        RefusedError: celery_redis_plus.from_error("retry_after", otherwise="list delays=10ms"),
+        TimeoutError: lambda _, number: 0.01 if number < 2 else None,
+    },
+    dead_on=(ValueError,),
+    ignore_on=(GoneError,),
+)
+def tries(self: Task, steps: str) -> None:
+    """Do in each try the next of `steps`, and the last one in all later tries."""
+    number = self.request.retries + (self.request.headers or {}).get("x-snoozes", 0)
+    each = steps.split(", ")
+    TRIES[each[min(number, len(each) - 1)]]()
+
+
+def _kill_behind_retry(headers: Mapping[str, Any], **_: Any) -> None:
+    mark = Path(os.environ[KILL_VARIABLE])
+    if (headers["retries"] or "x-snoozes" in headers) and not mark.exists():
+        mark.touch()
+        os.kill(os.getppid(), signal.SIGKILL)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+if KILL_VARIABLE in os.environ:
+    signals.after_task_publish.connect(_kill_behind_retry, weak=False)
 
 
 def make_app(url: str, configured: dict[str, Any], settings: dict[str, Any]) -> Celery:

@@ -44,12 +44,16 @@ def life_worker(broker_url: str, start_worker: Callable[..., Worker]) -> Callabl
 
     def start(
         url: str = broker_url, *, settings: dict[str, Any] | None = None, pool: str = "prefork", options: tuple[str, ...] = (),
-        configured: dict[str, Any] | None = None, **how: Any,
+        configured: dict[str, Any] | None = None, env: dict[str, str] | None = None, **how: Any,
     ) -> Worker:  # fmt: skip
         return start_worker(
             "tests.integration.lifecycle.app",
             pool=pool,
-            env={URL_VARIABLE: url, CONFIG_VARIABLE: repr(({"event_log": True, **(configured or {})}, settings or {}))},
+            env={
+                URL_VARIABLE: url,
+                CONFIG_VARIABLE: repr(({"event_log": True, **(configured or {})}, settings or {})),
+                **(env or {}),
+            },
             options=options,
             **how,
         )
