@@ -133,7 +133,9 @@ class BrokerAdmin(DeadLetterAdmin, DefinitionAdmin, MessageAdmin, PolicyAdmin):
         #: Lists, replays and deletes dead letters.
         self.dead_letters = AuditedDeadLetters(commands, self._keys)
         #: The messages of one queue.
-        self.queue_messages = Messages(commands, self._keys, dead_letter_max=options.dead_letter_max)
+        self.queue_messages = Messages(
+            commands, self._keys, dead_letter_max=options.dead_letter_max, priority_order=options.priority_order or "high-first"
+        )
         #: Finds messages by their id or task id, and cancels, moves and reschedules them.
         self.messages = MessageSearch(self.queue_messages, self.queues, audit=Audit(commands, self._keys))
         self._bindings = Bindings(commands, self._keys, known, self._fanout_keys)

@@ -50,10 +50,10 @@ TIMES = {"ready": "SINCE (UTC)", "delayed": "DUE (UTC)", "unacked": "CLAIMED (UT
 JSON_NAMES = {"back in their queues": "kicked"}
 
 
-@click.group(short_help="List, show, cancel, move or reschedule messages.")
+@click.group(short_help="List, show, cancel, move, reschedule or prioritize messages.")
 def command() -> None:
-    """List the messages of a queue, look at one, cancel it, move it into another queue, give it another time, or take it from its
-    consumer.
+    """List the messages of a queue, look at one, cancel it, move it into another queue, give it another time or
+    priority, or take it from its consumer.
 
     ID is a message's id, the first column of the list, or Celery's task id. A queue with 'event_log_index' knows a task id at
     once, also that of a finished task; elsewhere each message is looked at, of all queues, or of the one that --queue names.
@@ -215,6 +215,27 @@ def reschedule(
         print_json({"id": message, "rescheduled": True})
     else:
         click.echo(f"message {message} has its new time")
+    return DONE
+
+
+@command.command()
+@with_target
+@click.argument("message", metavar="ID")
+@click.argument("priority", type=click.IntRange(0, 255), metavar="PRIORITY")
+@queue_option
+@json_option
+def prioritize(target: Target, *, message: str, priority: int, queue: str | None, as_json: bool) -> int:
+    """Give a message that no consumer has yet another priority, 0 to 255. It stands then where it would if it had been published
+    with that one; the worker is told the old one.
+    """
+    with target.admin() as admin, searching(admin, queue):
+        found = admin.messages.prioritize(message, priority, queue)
+        if not found:
+            return tell_not_waiting(admin, [message], queue)
+    if as_json:
+        print_json({"id": message, "priority": priority})
+    else:
+        click.echo(f"message {message} has priority {priority}")
     return DONE
 
 
