@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from celery_redis_plus.broker.arguments.eta import PRIORITY_BAND_MS
+from celery_redis_plus.broker.arguments.selection import is_of_task
 from celery_redis_plus.broker.queue_failures import of_our_keys
 from celery_redis_plus.connection.scans import scan_tags
 from celery_redis_plus.keys import decode_name, encode_name
@@ -231,11 +231,6 @@ def read_small(
 
 def _place(of: QueueKeys, state: State) -> bytes:
     return {"ready": of.ready, "delayed": of.delayed, "unacked": of.index, "dead": of.dead}[state]
-
-
-def is_of_task(headers: dict[str, Any], task: str | None) -> bool:
-    """Return whether a message with these headers is of a task, a name or a pattern; None is any message."""
-    return task is None or fnmatchcase(str(headers.get("task") or ""), task)
 
 
 def _message(queue: str, state: State, ageing: int, fields: list[bytes]) -> ListedMessage:

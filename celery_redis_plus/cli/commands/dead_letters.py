@@ -32,12 +32,13 @@ from celery_redis_plus.cli.target import Target, with_target
 
 if TYPE_CHECKING:
     from celery_redis_plus.admin.broker_admin import BrokerAdmin
-    from celery_redis_plus.broker.dead_letters.search import DeadLetterFilter
+    from celery_redis_plus.broker.dead_letters.search import DeadLetterFilter, DeadLetterGroup
     from celery_redis_plus.broker.dead_letters.store import DeadLetter
     from celery_redis_plus.broker.queues.audit import Action
 
 #: Refusals that are printed one by one.
 MAX_REFUSED_SHOWN = 10
+GROUP_HEAD = ("COUNT", "TASK", "REASON", "ERROR", "FIRST (UTC)", "LAST (UTC)")
 HEAD = ("TAG", "DIED (UTC)", "REASON", "FAILURES", "DELIVERIES", "TASK OR ROUTING KEY", "ERROR")
 
 tags_argument = click.argument("tags", nargs=-1, metavar="[TAG]...")
@@ -47,19 +48,22 @@ all_option = click.option(
 
 
 def with_filter(command: Callable[..., int | None]) -> Callable[..., int | None]:
-    """Add `--task`, `--reason`, `--older-than` and `--newer-than`, which the command gets as `wanted`, a `DeadLetterFilter`."""
+    """Add `--task`, `--reason`, `--error`, `--text`, `--older-than` and `--newer-than`; the command gets a `DeadLetterFilter`."""
 
     @task_option
     @click.option("--reason", metavar="REASON", help="Those that died of this: rejected, expired, delivery_limit, …")
+    @click.option("--error", metavar="ERROR", help="Those with this exception: its class, or a pattern such as 'KeyError: *'.")
+    @click.option("--text", metavar="TEXT", help="Those with this text in their headers: in the task's arguments, or an id.")
     @click.option("--older-than", type=DURATION, metavar="TIME", help="Those that died at least this ago, such as 2h or 7d.")
     @click.option("--newer-than", type=DURATION, metavar="TIME", help="Those that died less than this ago, such as 15m.")
     @functools.wraps(command)
     def run(
-        *arguments: Any, task: str | None, reason: str | None, older_than: float | None, newer_than: float | None, **options: Any
+        *arguments: Any, task: str | None, reason: str | None, error: str | None, text: str | None,
+        older_than: float | None, newer_than: float | None, **options: Any,
     ) -> int | None:  # fmt: skip
         from celery_redis_plus.broker.dead_letters.search import DeadLetterFilter
 
-        return command(*arguments, wanted=DeadLetterFilter(task, reason, older_than, newer_than), **options)
+        return command(*arguments, wanted=DeadLetterFilter(task, reason, older_than, newer_than, error, text), **options)
 
     return run
 
@@ -77,19 +81,49 @@ def command() -> None:
 @with_target
 @click.argument("queue")
 @with_filter
+@click.option("--newest", is_flag=True, help="The last one first.")
 @limit_option
 @json_option
-def list_(target: Target, *, queue: str, limit: int, as_json: bool, wanted: DeadLetterFilter) -> None:
+def list_(target: Target, *, queue: str, newest: bool, limit: int, as_json: bool, wanted: DeadLetterFilter) -> None:
     """List them, the longest dead first.
 
     --json prints one object a line, with headers and body.
     """
     with target.admin() as admin:
-        pages = admin.search_dead_letters(queue, wanted).pages()
+        pages = admin.search_dead_letters(queue, wanted, newest=newest).pages()
         found = list(islice((letter for _, page in pages for letter in page), limit))
         print_listing(found, functools.partial(described, admin=admin), HEAD, _row, as_json=as_json)
         if not as_json:
             click.echo(f"{len(found):,} of {admin.dead_letters.count(queue):,} dead letters of queue {queue!r}")
+
+
+@command.command()
+@with_target
+@click.argument("queue")
+@with_filter
+@json_option
+def groups(target: Target, *, queue: str, as_json: bool, wanted: DeadLetterFilter) -> int:
+    """Count them by task, reason and class of error, the largest group first."""
+    from celery_redis_plus.broker.dead_letters.search import grouped
+
+    with target.admin() as admin, stop_on_interrupt() as stopped:
+        search = admin.search_dead_letters(queue, wanted)
+        pages = in_steps(search.pages(), len(search.tags), "dead letters looked at", stopped)
+        found = grouped(letter for page in pages for letter in page)
+        was_interrupted = stopped()
+    print_listing(found, _group, GROUP_HEAD, lambda one: list(_group_row(one)), as_json=as_json)
+    return interrupted() if was_interrupted else DONE
+
+
+def _group(one: DeadLetterGroup) -> dict[str, Any]:
+    return {
+        "count": one.count, "task": one.task, "reason": one.reason, "error": one.error, "first": time_of(one.first_ms),
+        "last": time_of(one.last_ms), "example": one.example,
+    }  # fmt: skip
+
+
+def _group_row(one: DeadLetterGroup) -> Iterator[Any]:
+    yield from (one.count, one.task, one.reason, one.error, moment(one.first_ms), moment(one.last_ms))
 
 
 @command.command()

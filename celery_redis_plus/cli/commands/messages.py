@@ -67,15 +67,21 @@ def command() -> None:
     "--state", type=click.Choice(list(TIMES)), default="ready", show_default=True, help="Which messages."
 )  # fmt: skip
 @task_option
+@click.option("--text", metavar="TEXT", help="Those with this text in their headers: in the task's arguments, or an id.")
 @limit_option
 @json_option
-def list_(target: Target, *, queue: str, state: Any, task: str | None, limit: int, as_json: bool) -> None:
+def list_(
+    target: Target, *, queue: str, state: Any, task: str | None, text: str | None, limit: int, as_json: bool
+) -> None:  # fmt: skip
     """List messages of a queue, the next to be delivered or due first.
 
     --json prints one object a line, with headers and properties.
     """
+    from celery_redis_plus.broker.arguments.selection import has_text
+
     with target.admin() as admin:
-        found = list(islice(admin.list_messages(queue, state, task), limit))
+        messages = (one for one in admin.list_messages(queue, state, task) if has_text(one.headers, text))
+        found = list(islice(messages, limit))
         total = getattr(admin.overview_of(queue), state)
         holders = admin.holders(queue) if state == "unacked" else {}
     head = ("ID", TIMES[state], "PRIORITY", "DELIVERIES", "BYTES", "TASK OR ROUTING KEY", "TASK ID", "HOST AND PID")
@@ -92,6 +98,8 @@ def list_(target: Target, *, queue: str, state: Any, task: str | None, limit: in
     print_listing(found, described, head, row, as_json=as_json)
     if not as_json:
         shown = f"{len(found):,}" if task is None else f"{len(found):,} of task {task!r}"
+        if text is not None:
+            shown += f" with {text!r}"
         click.echo(f"{shown} of {total:,} {state} messages of queue {queue!r}")
 
 

@@ -43,7 +43,15 @@ def test_every_module_in_commands_is_a_command_with_a_short_help():
 def test_every_command_has_json_but_those_that_write_files_or_go_on():
     without = {path for path, command in LEAVES if "--json" not in [name for option in command.params for name in option.opts]}
 
-    assert without == {("demo",), ("exporter",), ("spark",), ("web",), ("events", "export"), ("export", "definitions")}
+    assert without == {
+        ("demo",),
+        ("exporter",),
+        ("spark",),
+        ("web",),
+        ("web-user",),
+        ("events", "export"),
+        ("export", "definitions"),
+    }
 
 
 def test_what_deletes_asks_first_and_can_be_tried():
