@@ -307,6 +307,31 @@ class Keys:
             return None
         return KeyParts(match[1].decode(), name_of(decode_name(match[2])), match[3] or b"")
 
+    def kind(self, key: bytes) -> str | None:
+        """Return the kind of a key that may be ours by its name: `message`, `queues`, … None: it is none.
+
+        Another program may have a key of such a name, above all where there is no prefix. Streams of broadcasts have any name:
+        see `stream_of`.
+        """
+        own = self._key("")
+        if not key.startswith(own):
+            return None
+        for kombus, kind in ((self.kombu.moving(""), "moving"), (self.kombu.taken(""), "taken")):
+            if key.startswith(kombus):
+                return kind
+        parts = self.parts(key)
+        return key[len(own) :].decode("utf-8", "surrogateescape") if parts is None else parts.kind
+
+    def stream_of(self, meta: bytes) -> bytes:
+        """Return the stream of the fanout exchange whose counters are at the key `meta` (`fanout:{…}`)."""
+        parts = self.parts(meta)
+        return b"" if parts is None else self._key(parts.name)
+
+    @property
+    def any(self) -> bytes:
+        """A glob pattern for SCAN that finds every key with the prefix."""
+        return _GLOB.sub(rb"\\\1", self._key("")) + b"*"
+
     @property
     def pattern(self) -> bytes:
         """A glob pattern for SCAN that finds every key that `parts` knows."""

@@ -20,6 +20,7 @@ MESSAGE_FIELDS = {
     "task_expiry": "Of a Celery task: `ahead` while `expires` is its own, `over` since then: a worker revokes it.",
     "ttl_ms": "Its time to live from the moment at which it becomes ready, ms.",
     "rank": "Its priority, 0 first, where its place does not tell it: `x-priority-ageing`, a task that has expired.",
+    "priority": "The priority that an operator gave it, in place of that with which it was published.",
     "error": "The exception of its last failed task: class name, TAB, text.",
     "reason": "Why it became a dead letter.",
     "died": "When, ms since the epoch. With this field the message counts as dead, in whatever set its tag is.",

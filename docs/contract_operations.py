@@ -371,8 +371,8 @@ OPERATIONS = {
         ),
         Operation(
             "reschedule",
-            "Give a waiting message another time.",
-            ("broker/queues/messages.py:Messages.reschedule",),
+            "Give a waiting message another time, or another priority.",
+            ("broker/queues/messages.py:Messages.reschedule", "broker/queues/messages.py:Messages.prioritize"),
             ("reschedule",),
             "ready, delayed → ready, delayed",
             NOT_WAITING,

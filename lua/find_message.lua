@@ -4,16 +4,16 @@
 --       6 dead (zset)
 -- ARGV  1 tag
 -- Returns { place, its score there, its rank there, envelope, claims, failures, holder, reason, time of death (ms), score that it
--- returns to, error, when it was claimed last (ms) }, numbers as text and '' for what there is not; place: 'ready', 'delayed', 'claimed', 'dead', or '' where it is gone.
+-- returns to, error, when it was claimed last (ms), its changed priority }, numbers as text and '' for what there is not; place: 'ready', 'delayed', 'claimed', 'dead', or '' where it is gone.
 -- Bound: a fixed number of commands.
 -- @include message
 local tag = ARGV[1]
-local found = fields_of(KEYS[4] .. tag, 'payload', 'claim', 'failed', 'owner', 'reason', 'died', 'score', 'error', 'claimed')
+local found = fields_of(KEYS[4] .. tag, 'payload', 'claim', 'failed', 'owner', 'reason', 'died', 'score', 'error', 'claimed', 'priority')
 for i, place in ipairs({ 'ready', 'delayed', 'claimed', 'message', 'dead', 'dead' }) do
   local score = i ~= 4 and redis.call('ZSCORE', KEYS[i], tag)
   if score then
     local reply = { place, score, tostring(redis.call('ZRANK', KEYS[i], tag)), string.match(found[1] or '', '^[^\n]*') }
-    for field = 2, 9 do reply[#reply + 1] = found[field] or '' end
+    for field = 2, 10 do reply[#reply + 1] = found[field] or '' end
     return reply
   end
 end

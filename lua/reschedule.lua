@@ -1,9 +1,9 @@
 #!lua flags=allow-oom
--- Gives a message that no consumer has yet, ready or delayed, another time.
+-- Gives a message that no consumer has yet, ready or delayed, another time, or another priority.
 -- KEYS  1 queue (zset)  2 delayed (zset)  3 messages_index (zset, read)  4 message (prefix of a hash)  5 wakeup (zset)
 --       6 meta (hash)  7 schedule_wakeup (zset)  8 expiry (zset)  9 dlx_outbox (zset, read)  10 dead (zset, read)
 --       11 trash (zset, read)
--- ARGV  1 tag  2 eta (ms since the epoch, '+ms' from now, 0 = now)
+-- ARGV  1 tag  2 eta (ms since the epoch, '+ms' from now, 0 = now; '' = its time stays)  [3 rank  4 priority]
 -- Returns 1, or 0 where it does not wait.
 -- Bound: a fixed number of commands.
 -- @include now
@@ -63,5 +63,22 @@ local function reschedule()
   return 1
 end
 
-local done = contained(queue, tag, now, reschedule)
+-- Its new place has the same time, so it stands where it would if it had been published with that priority.
+local function prioritize()
+  local score, due = find_waiting(queue, tag)
+  if not score or not (due or is_whole(score)) then return 0 end
+  local fields = redis.call('HMGET', hash, 'rank', 'task_expiry')
+  local level = level_of(redis.call('HGET', queue.meta, 'ageing'))
+  local rank = rank_of(whole(score), fields[1])
+  -- Of an expired task, which stands at the head of its queue for its worker, the place tells no priority, and stays.
+  if fields[2] ~= 'over' then
+    score = text(whole(score) + (tonumber(ARGV[3]) - rank) * level)
+    if due then redis.call('HSET', hash, 'score', score) else redis.call('ZADD', queue.ready, 'XX', score, tag) end
+  end
+  if fields[1] then redis.call('HSET', hash, 'rank', ARGV[3]) end
+  redis.call('HSET', hash, 'priority', ARGV[4])
+  return 1
+end
+
+local done = contained(queue, tag, now, ARGV[3] and prioritize or reschedule)
 return done == 'damaged' and 0 or done

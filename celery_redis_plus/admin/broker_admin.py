@@ -12,10 +12,12 @@ from redis.exceptions import NoPermissionError
 
 from celery_redis_plus.admin.audited_dead_letters import AuditedDeadLetters
 from celery_redis_plus.admin.dead_letter_admin import BrokerRefusal, DeadLetterAdmin
+from celery_redis_plus.admin.definition_admin import DefinitionAdmin
 from celery_redis_plus.admin.diagnosis.checks import examine
 from celery_redis_plus.admin.diagnosis.examined_broker import ExaminedBroker
 from celery_redis_plus.admin.message_admin import MessageAdmin
 from celery_redis_plus.admin.policy_admin import PolicyAdmin
+from celery_redis_plus.admin.removal import Removal
 from celery_redis_plus.broker.arguments.names import is_meant, is_pattern
 from celery_redis_plus.broker.consumers.pauses import Pause, Pausing
 from celery_redis_plus.broker.consumers.registry import ConsumerRecord, Consumers
@@ -60,7 +62,7 @@ UNREADABLE: Final = "cannot be read"
 __all__ = ["UNREADABLE", "BrokerAdmin", "BrokerRefusal"]
 
 
-class BrokerAdmin(DeadLetterAdmin, MessageAdmin, PolicyAdmin):
+class BrokerAdmin(DeadLetterAdmin, DefinitionAdmin, MessageAdmin, PolicyAdmin):
     """One connection to a broker, for looking and steering; use it as a context manager.
 
     Methods that take a queue's name raise QueueNotFound where there is no such queue. All raise as `CommandConnection.call` does.
@@ -131,10 +133,12 @@ class BrokerAdmin(DeadLetterAdmin, MessageAdmin, PolicyAdmin):
         #: Lists, replays and deletes dead letters.
         self.dead_letters = AuditedDeadLetters(commands, self._keys)
         #: The messages of one queue.
-        self.queue_messages = Messages(commands, self._keys, dead_letter_max=options.dead_letter_max)
+        self.queue_messages = Messages(
+            commands, self._keys, dead_letter_max=options.dead_letter_max, priority_order=options.priority_order or "high-first"
+        )
         #: Finds messages by their id or task id, and cancels, moves and reschedules them.
         self.messages = MessageSearch(self.queue_messages, self.queues, audit=Audit(commands, self._keys))
-        self._bindings = Bindings(commands, self._keys, known)
+        self._bindings = Bindings(commands, self._keys, known, self._fanout_keys)
         self._pausing = Pausing(commands, self._keys)
         self._policies = PolicyList(commands, self._keys)
         #: Who did what, also by other programs.
@@ -247,12 +251,11 @@ class BrokerAdmin(DeadLetterAdmin, MessageAdmin, PolicyAdmin):
         registry = SubscriberRegistry(
             self._commands, timeout_s=self._options.subscriber_timeout, max_age_s=self._options.stream_max_age
         )
-        prefix = self._options.stream_prefix(self._commands.connector.address.db)
         names = [name for name in sorted(self._bindings.of_type("fanout")) if _is_named(name, patterns)]
         found = {}
         for name in names:
             with nullcontext() if name in patterns else self._exchange_failures.alone(name):
-                found[name] = registry.subscribers(self._keys.fanout(name, prefix))
+                found[name] = registry.subscribers(self._fanout_keys(name))
         return found
 
     def counters(self, queue: str) -> Counters:
@@ -330,6 +333,10 @@ class BrokerAdmin(DeadLetterAdmin, MessageAdmin, PolicyAdmin):
         """Return what holds the broker against its invariants, and with `repair` mends it; see `Checker`."""
         low_first = self._options.priority_order == "low-first"
         return Checker(self._commands, self._keys, self._queues, repair=repair, batch=batch, low_first=low_first)
+
+    def removals(self) -> list[Removal]:
+        """Return what removes all that the broker has stored, one for each shard; see `Removal`."""
+        return [Removal(self._commands, self._keys)]
 
     def examine(
         self, checks: Sequence[str] = (), roles: Sequence[str] = (), *, kombu_options: Mapping[str, Any] | None = None

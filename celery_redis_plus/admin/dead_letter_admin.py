@@ -31,10 +31,10 @@ class DeadLetterAdmin(AdminPart):
         """How many dead letters a queue keeps, by the options that this connection has."""
         return self._options.dead_letter_max
 
-    def search_dead_letters(self, queue: str, wanted: DeadLetterFilter) -> DeadLetterSearch:
-        """Return the dead letters that `queue` has now and `wanted` selects."""
+    def search_dead_letters(self, queue: str, wanted: DeadLetterFilter, *, newest: bool = False) -> DeadLetterSearch:
+        """Return the dead letters that `queue` has now and `wanted` selects; with `newest` the last one first."""
         self.check_queue(queue)
-        return DeadLetterSearch(self._commands, self._keys, self.dead_letters, queue, wanted)
+        return DeadLetterSearch(self._commands, self._keys, self.dead_letters, queue, wanted, newest=newest)
 
     def replay_page(self, letters: Sequence[DeadLetter], to: str | None = None) -> list[bool | BrokerRefusal]:
         """Replay dead letters in one write; return for each what `replay` returns or raises."""

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from celery_redis_plus.broker.queues.audit import Audit
     from celery_redis_plus.broker.queues.queues import Queues
     from celery_redis_plus.connection.command_connection import CommandConnection
-    from celery_redis_plus.keys import Keys
+    from celery_redis_plus.keys import FanoutKeys, Keys
     from celery_redis_plus.options import Options
 
 
@@ -28,3 +28,7 @@ class AdminPart:
         """Raise QueueNotFound where there is no such queue."""
         if not self._queues.exists(queue):
             raise QueueNotFound(f"there is no queue {queue!r}")
+
+    def _fanout_keys(self, exchange: str) -> FanoutKeys:
+        """Return the keys of a fanout exchange, as the broker's options spell them."""
+        return self._keys.fanout(exchange, self._options.stream_prefix(self._commands.connector.address.db))

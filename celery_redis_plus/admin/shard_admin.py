@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import fields, replace
+from functools import partial
 from heapq import merge
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
@@ -15,6 +16,8 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from celery_redis_plus.admin.broker_admin import UNREADABLE, BrokerAdmin, BrokerRefusal
+from celery_redis_plus.admin.definition_admin import Comparison
+from celery_redis_plus.admin.definitions import Definitions
 from celery_redis_plus.admin.diagnosis.finding import Finding
 from celery_redis_plus.admin.policy_admin import policy_shown
 from celery_redis_plus.broker.dead_letters.store import replay_of
@@ -32,6 +35,7 @@ from celery_redis_plus.shards.dead_letters import ShardMoves, neighbour_over
 from celery_redis_plus.shards.raising import PATIENCE_S, ShardsRaise
 
 if TYPE_CHECKING:
+    from celery_redis_plus.admin.removal import Removal
     from celery_redis_plus.broker.consumers.registry import ConsumerRecord
     from celery_redis_plus.broker.dead_letters.store import DeadLetter, DeadLetters
     from celery_redis_plus.broker.fanout.subscriber_registry import Subscriber
@@ -290,6 +294,40 @@ class ShardAdmin(BrokerAdmin):
     def _merged(found: Iterable[dict[str, str | None]]) -> dict[str, str | None]:
         return dict(sorted((queue, why) for one in found for queue, why in one.items()))
 
+    # -- definitions ------------------------------------------------------------------------------------------------------
+
+    def definitions(self) -> Definitions:
+        """Return the definitions of all shards, as `BrokerAdmin.definitions`. Raises ShardUnreachable where one is away."""
+        found = Definitions()
+        for one in [shard.definitions() for shard in self._shards]:
+            found.exchanges.update(one.exchanges)
+            found.queues.update(one.queues)
+            found.bindings.extend(bound for bound in one.bindings if bound not in found.bindings)
+        found.policies.extend(self.policies())
+        return found
+
+    def compare_definitions(self, wanted: Definitions) -> Comparison:
+        """Return what the shards lack, as `BrokerAdmin.compare_definitions`. Raises as `definitions`."""
+        found = Comparison()
+        for shard in self._shards:
+            found.add(shard.compare_definitions(wanted.part(partial(self._is_home, shard))))
+        found.present = len(wanted) - len(found.missing) - len(found.conflicts)
+        return found
+
+    def _is_home(self, shard: BrokerAdmin, queue: str) -> bool:
+        return self.shard_of(queue) is shard
+
+    def declare_definitions(self, missing: Definitions, progress: Callable[[int], object] = lambda _: None) -> list[str]:
+        """Declare what is missing in the shards, as `BrokerAdmin.declare_definitions`. Raises as `definitions`, before any."""
+        self.policies()
+        refused: list[str] = []
+        with self.audit.action("import definitions", in_steps=True) as action:
+            for shard in self._shards:
+                part = missing.part(partial(self._is_home, shard))
+                refused += shard.declare_definitions(part, progress)
+            action.count = len(missing)
+        return refused
+
     # -- dead letters -----------------------------------------------------------------------------------------------------
 
     def replay_page(self, letters: Sequence[DeadLetter], to: str | None = None) -> list[bool | BrokerRefusal]:
@@ -350,6 +388,10 @@ class ShardAdmin(BrokerAdmin):
     def checker(self, *, repair: bool = False, batch: int = 100) -> Checker:
         """Return what holds the shards against their invariants, one after the other."""
         return cast("Checker", ShardChecker([shard.checker(repair=repair, batch=batch) for shard in self._shards]))
+
+    def removals(self) -> list[Removal]:
+        """Return what removes all that each shard has stored. Raises ShardUnreachable where one is away."""
+        return [removal for shard in self._shards for removal in shard.removals()]
 
     def examine(
         self, checks: Sequence[str] = (), roles: Sequence[str] = (), *, kombu_options: Mapping[str, Any] | None = None

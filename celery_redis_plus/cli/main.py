@@ -11,6 +11,7 @@ import pkgutil
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
+from keyword import iskeyword
 from typing import Any
 
 import click
@@ -23,18 +24,19 @@ PACKAGE = "celery_redis_plus.cli.commands"
 
 
 class CommandLine(click.Group):
-    """The sub-commands: each module in `cli/commands/` has one as `command`; `dead_letters` is `dead-letters`."""
+    """The sub-commands, each `command` of a module in `cli/commands/`; `dead_letters` is `dead-letters`, `import_` `import`."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click gives the signature
         """Return the names, sorted."""
         package = import_module(PACKAGE)
-        return sorted(module.name.replace("_", "-") for module in pkgutil.iter_modules(package.__path__))
+        return sorted(module.name.rstrip("_").replace("_", "-") for module in pkgutil.iter_modules(package.__path__))
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return one, None where there is none of that name."""
         if cmd_name not in self.list_commands(ctx):
             return None
-        command: click.Command = import_module(f"{PACKAGE}.{cmd_name.replace('-', '_')}").command
+        name = cmd_name.replace("-", "_")
+        command: click.Command = import_module(f"{PACKAGE}.{name}{'_' * iskeyword(name)}").command
         return command
 
     def invoke(self, ctx: click.Context) -> None:

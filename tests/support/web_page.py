@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote_to_bytes, urlencode
 
 from celery_redis_plus.admin.shard_admin import admin_of_url
-from celery_redis_plus.cli.web.access import Access
+from celery_redis_plus.cli.web.access import TOKEN_USER, Access
 from celery_redis_plus.cli.web.app import make_app
 from celery_redis_plus.cli.web.bulk_actions import BulkActions
 from celery_redis_plus.cli.web.connection import SharedConnection
@@ -57,18 +57,21 @@ class WebPage:
         self.bulk = bulk
         self.admin = admin
         self.host = f"127.0.0.1:{access.port}"
-        self.cookie = f"{access.cookie}={access.sessions.open()}"
+        self.cookie = f"{access.cookie}={access.sessions.open(TOKEN_USER)}"
 
-    def ask(self, method: str, path: str, body: str | bytes = b"", *, scheme: str = "http", **headers: str) -> Answer:
-        """Send a request with these headers alone; `_` in their names stands for `-`."""
-        return asyncio.run(self._ask(method, path, body if isinstance(body, bytes) else body.encode(), scheme, headers))
+    def ask(
+        self, method: str, path: str, body: str | bytes = b"", *, scheme: str = "http", peer: str | None = None, **headers: str
+    ) -> Answer:  # fmt: skip
+        """Send a request with these headers alone, from the address `peer`; `_` in their names stands for `-`."""
+        return asyncio.run(self._ask(method, path, body if isinstance(body, bytes) else body.encode(), (scheme, peer), headers))
 
-    async def _ask(self, method: str, path: str, body: bytes, scheme: str, headers: dict[str, str]) -> Answer:
+    async def _ask(self, method: str, path: str, body: bytes, sent_by: tuple[str, str | None], headers: dict[str, str]) -> Answer:
         raw_path, _, query = path.partition("?")
         named = {"host": self.host} | {name.replace("_", "-").lower(): value for name, value in headers.items()}
         scope = {
-            "type": "http", "http_version": "1.1", "method": method, "scheme": scheme, "raw_path": raw_path.encode(),
+            "type": "http", "http_version": "1.1", "method": method, "scheme": sent_by[0], "raw_path": raw_path.encode(),
             "path": unquote_to_bytes(raw_path).decode(), "query_string": query.encode(), "root_path": "",
+            "client": None if sent_by[1] is None else (sent_by[1], 4711),
             "headers": [(name.encode(), value.encode("latin-1")) for name, value in named.items()],
         }  # fmt: skip
         sent: list[Any] = []
@@ -104,10 +107,10 @@ class WebPage:
 
 
 @contextmanager
-def web_page(broker_url: str, *, read_only: bool = False, hosts: tuple[str, ...] = ()) -> Iterator[WebPage]:
-    """Serve the page of a broker in this process."""
+def web_page(broker_url: str, *, read_only: bool = False, hosts: tuple[str, ...] = (), **rules: Any) -> Iterator[WebPage]:
+    """Serve the page of a broker in this process; `rules` are more of `Access`."""
     shared, samples, bulk = SharedConnection(lambda: admin_of_url(broker_url, {})), Samples(), BulkActions()
-    access = Access(TOKEN, 9809, frozenset(hosts), read_only)
+    access = Access(**{"token": TOKEN, "port": 9809, "hosts": frozenset(hosts), "read_only": read_only, **rules})
     try:
         yield WebPage(make_app(shared.admin, samples, access, bulk, "the tests' broker"), access, samples, bulk, shared.admin)
     finally:

@@ -52,6 +52,7 @@ OTHERS = {
     "broker/publishing/delivery_store.py:_about": "a tracked delivery's record",
     "broker/queues/audit.py:_entry": "an entry of the audit log",
     "broker/queues/policies.py:decode": "a policy", "cli/commands/policy.py:_argument": "an argument",
+    "cli/commands/import_.py:definitions": "a file that the operator names",
     "event_log/event_logs.py:names_in": "an argument",
     "integration/child_settlements.py:read": "a pipe from a child",
     "transport/typed_queues.py:payload": "a message that is being published",

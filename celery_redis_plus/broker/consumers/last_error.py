@@ -20,6 +20,11 @@ class Failure:
     #: The last lines of its traceback, where the app keeps them (option `error_traceback_bytes`).
     traceback: str = ""
 
+    @property
+    def kind(self) -> str:
+        """The class of the exception."""
+        return self.text.partition(":")[0]
+
     def packed(self) -> str:
         """Return it as the field `error` of a message's hash holds it."""
         return f"{pack_text(self.text)}\t{pack_text(self.traceback)}"

@@ -18,6 +18,7 @@ from redis.exceptions import ResponseError
 
 from celery_redis_plus.broker.consumers.failures import Failed, read_deaths
 from celery_redis_plus.connection.server_check import parse_info
+from celery_redis_plus.connection.server_time import server_ms
 from celery_redis_plus.scripts import script
 
 if TYPE_CHECKING:
@@ -217,6 +218,14 @@ class Processes:
         """Return the records of all processes, those included that are put back; one of a later version is left out."""
         flat: list[bytes] = self._commands.command("HGETALL", self._keys.processes[0])
         found = (ProcessRecord.decode(text.decode("utf-8", "replace").removeprefix(LOST)) for text in flat[1::2])
+        return [record for record in found if record is not None]
+
+    def living(self) -> list[ProcessRecord]:
+        """Return the records of the processes whose next heartbeat is not overdue; of one of a later version nothing is known."""
+        records, heartbeats, _ = self._keys.processes
+        names = self._commands.command("ZRANGE", heartbeats, server_ms(self._commands), b"+inf", "BYSCORE")
+        texts = self._commands.command("HMGET", records, *names) if names else []
+        found = (ProcessRecord.decode(text.decode("utf-8", "replace")) for text in texts if text is not None)
         return [record for record in found if record is not None]
 
     def ended(self, processes: Iterable[str]) -> set[str]:

@@ -1,12 +1,13 @@
-"""Selects dead letters of a queue by task, reason, error and age, a page at a time, and groups them by what they died of."""
+"""Selects dead letters of a queue by task, reason, error, text and age, a page at a time, and groups them by their errors."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
+from celery_redis_plus.broker.arguments.selection import has_text, is_of_task
 from celery_redis_plus.broker.dead_letters.store import DEAD_LETTER_PAGE
 from celery_redis_plus.connection.scans import scan_tags
 from celery_redis_plus.connection.server_time import server_ms
@@ -24,7 +25,8 @@ class DeadLetterFilter:
     Attributes:
         task: the task's name, or a pattern with `*`, `?`, `[…]`.
         reason: `rejected`, `expired`, `delivery_limit`, …
-        error: the class of the exception by which it died, such as `KeyError`, or a pattern.
+        error: the exception's class, or a pattern of class and text such as `ValueError: *`.
+        text: a text in the headers: in the arguments of a task, its id, or an id of its workflow.
         older_than_s, newer_than_s: how long ago they died, in seconds, by the server's clock.
     """
 
@@ -33,14 +35,23 @@ class DeadLetterFilter:
     older_than_s: float | None = None
     newer_than_s: float | None = None
     error: str | None = None
+    text: str | None = None
 
     def matches(self, letter: DeadLetter) -> bool:
-        """Return whether task, reason and error apply."""
+        """Return whether task, reason, error and text apply."""
         return (
-            (self.task is None or fnmatchcase(letter.task or "", self.task))
+            is_of_task(letter.headers, self.task)
             and self.reason in {None, letter.reason}
-            and (self.error is None or fnmatchcase(error_class(letter) or "", self.error))
+            and self._has_error(letter)
+            and has_text(letter.headers, self.text)
         )
+
+    def _has_error(self, letter: DeadLetter) -> bool:
+        if self.error is None:
+            return True
+        if letter.failure is None:
+            return False
+        return letter.failure.kind == self.error or fnmatchcase(letter.failure.text, self.error)
 
     def span(self, now_ms: int) -> tuple[float, float]:
         """Return from when to when they died, ms since the epoch, both included."""
@@ -48,26 +59,40 @@ class DeadLetterFilter:
         return first, now_ms - (self.older_than_s or 0) * 1000
 
 
-def error_class(letter: DeadLetter) -> str | None:
-    """Return the class of the exception by which a message died; None where no consumer has said one."""
-    return None if letter.failure is None else letter.failure.text.partition(":")[0]
-
-
 @dataclass(slots=True)
 class DeadLetterGroup:
-    """Dead letters of one queue that died of the same: task, class of the exception, and reason."""
+    """Dead letters of one task that died of one reason, with one class of error.
 
-    queue: str
+    Attributes:
+        task, reason: of all. error: the class of the exception; None: no consumer has said so.
+        count: how many. first_ms, last_ms: when the first and the last of them died, ms since the epoch.
+        example: the last one's exception.
+    """
+
     task: str | None
-    error: str | None
     reason: str
-    count: int
-    #: When the first and the last of them died, ms since the epoch.
-    first_ms: int
-    last_ms: int
-    #: The tag and the error of the last one.
-    tag: str
-    text: str | None
+    error: str | None
+    count: int = 0
+    first_ms: int = 0
+    last_ms: int = 0
+    example: str | None = None
+
+    def add(self, letter: DeadLetter) -> None:
+        """Count one more."""
+        self.count += 1
+        self.first_ms = min(self.first_ms or letter.died_ms, letter.died_ms)
+        if letter.died_ms >= self.last_ms:
+            self.last_ms = letter.died_ms
+            self.example = None if letter.failure is None else letter.failure.text
+
+
+def grouped(letters: Iterable[DeadLetter]) -> list[DeadLetterGroup]:
+    """Return groups of dead letters, the largest first."""
+    groups: dict[tuple[str | None, str, str | None], DeadLetterGroup] = {}
+    for letter in letters:
+        key = letter.task, letter.reason, None if letter.failure is None else letter.failure.kind
+        groups.setdefault(key, DeadLetterGroup(*key)).add(letter)
+    return sorted(groups.values(), key=lambda one: (-one.count, -one.last_ms))
 
 
 class DeadLetterSearch:
@@ -77,39 +102,27 @@ class DeadLetterSearch:
     """
 
     def __init__(
-        self, commands: CommandConnection, keys: Keys, letters: DeadLetters, queue: str, wanted: DeadLetterFilter
+        self, commands: CommandConnection, keys: Keys, letters: DeadLetters, queue: str, wanted: DeadLetterFilter, *,
+        newest: bool = False,
     ) -> None:  # fmt: skip
-        """Note the tags of those that died at the time that `wanted` allows. Raises as `CommandConnection.call` does."""
+        """Note the tags of those that died at the time that `wanted` allows, with `newest` the last one first.
+
+        Raises as `CommandConnection.call` does.
+        """
         first, last = wanted.span(server_ms(commands))
         found = [(died, tag) for tag, died in scan_tags(commands, keys.queue(queue).dead) if first <= died <= last]
         self._letters = letters
         self._queue = queue
         self._wanted = wanted
-        #: Their tags, the longest dead first; task and reason are not yet looked at.
-        self.tags = [tag for _, tag in sorted(found)]
+        #: Their tags, in their order; nothing else is looked at yet.
+        self.tags = [tag for _, tag in sorted(found, reverse=newest)]
 
-    def pages(self) -> Iterator[tuple[int, list[DeadLetter]]]:
+    def pages(self, first: int = 0, most: int | None = None) -> Iterator[tuple[int, list[DeadLetter]]]:
         """Yield how many tags were looked at for a page, and those dead letters among them that the filter selects.
 
-        Raises as `CommandConnection.call` does.
+        It begins with the tag number `first`, and looks at `most`. Raises as `CommandConnection.call` does.
         """
-        for at in range(0, len(self.tags), DEAD_LETTER_PAGE):
-            page = self.tags[at : at + DEAD_LETTER_PAGE]
+        tags = self.tags[first:] if most is None else self.tags[first : first + most]
+        for at in range(0, len(tags), DEAD_LETTER_PAGE):
+            page = tags[at : at + DEAD_LETTER_PAGE]
             yield len(page), [letter for letter in self._letters.read(self._queue, page) if self._wanted.matches(letter)]
-
-    def groups(self) -> list[DeadLetterGroup]:
-        """Return the dead letters by what they died of, the group with the latest one first. Raises as `pages`."""
-        found: dict[tuple[str | None, str | None, str], DeadLetterGroup] = {}
-        for _, page in self.pages():
-            for letter in page:
-                task, error = letter.task, error_class(letter)
-                text = None if letter.failure is None else letter.failure.text
-                group = found.get((task, error, letter.reason))
-                if group is None:
-                    group = found[task, error, letter.reason] = DeadLetterGroup(
-                        self._queue, task, error, letter.reason, 0, letter.died_ms, 0, "", None
-                    )
-                group.count += 1
-                # The longest dead come first.
-                group.last_ms, group.tag, group.text = letter.died_ms, letter.tag, text
-        return sorted(found.values(), key=lambda group: -group.last_ms)

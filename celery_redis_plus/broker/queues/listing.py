@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from celery_redis_plus.broker.arguments.eta import PRIORITY_BAND_MS
+from celery_redis_plus.broker.arguments.selection import is_of_task
 from celery_redis_plus.broker.queue_failures import of_our_keys
 from celery_redis_plus.connection.scans import scan_tags
 from celery_redis_plus.keys import decode_name, encode_name
@@ -23,7 +23,7 @@ STATES: Final[tuple[State, ...]] = ("ready", "delayed", "unacked", "dead")
 #: Messages that one script call reads, and bytes of payload after which it reads no further one.
 LISTING_PAGE, LISTING_PAGE_BYTES = 100, 1_000_000
 #: Fields of its hash that are read of each message.
-LISTED = ("claim", "failed", "owner", "rank", "reason", "claimed")
+LISTED = ("claim", "failed", "owner", "rank", "reason", "claimed", "priority")
 #: Messages at which one script call looks for a text: some 1 ms of the server's time.
 SEARCHED_A_CALL = 250
 
@@ -40,6 +40,7 @@ class ListedMessage:
         deliveries, failures: how often it was delivered, and how many of these deliveries failed.
         holder: the session that holds an unacked one; None otherwise.
         claimed_ms: since when that session has it; None otherwise.
+        changed_priority: what an operator gave it as its priority; None otherwise.
         headers, properties: as published; empty where they cannot be read.
         size: bytes of headers, properties and body; of a body over 1 MB nothing is counted.
         content_type, content_encoding: of the body, as published.
@@ -62,6 +63,7 @@ class ListedMessage:
     stored_body: bytes | None = None
     reason: str | None = None
     claimed_ms: int | None = None
+    changed_priority: int | None = None
 
     @property
     def task(self) -> str | None:
@@ -82,8 +84,8 @@ class ListedMessage:
 
     @property
     def priority(self) -> int:
-        """The priority with which it was published; 0 where that is no number."""
-        priority = self.properties.get("priority")
+        """The priority with which it was published, or that an operator gave it since; 0 where that is no number."""
+        priority = self.properties.get("priority") if self.changed_priority is None else self.changed_priority
         return priority if isinstance(priority, int) else 0
 
 
@@ -231,13 +233,8 @@ def _place(of: QueueKeys, state: State) -> bytes:
     return {"ready": of.ready, "delayed": of.delayed, "unacked": of.index, "dead": of.dead}[state]
 
 
-def is_of_task(headers: dict[str, Any], task: str | None) -> bool:
-    """Return whether a message with these headers is of a task, a name or a pattern; None is any message."""
-    return task is None or fnmatchcase(str(headers.get("task") or ""), task)
-
-
 def _message(queue: str, state: State, ageing: int, fields: list[bytes]) -> ListedMessage:
-    tag, score, payload, claims, failed, owner, rank, reason, claimed = fields
+    tag, score, payload, claims, failed, owner, rank, reason, claimed, priority = fields
     time_ms = stored_number(score)
     if state == "ready":
         time_ms = time_ms - stored_number(rank) * ageing if ageing else time_ms % PRIORITY_BAND_MS
@@ -259,4 +256,5 @@ def _message(queue: str, state: State, ageing: int, fields: list[bytes]) -> List
         stored_body=body if "content-type" in envelope else None,
         reason=reason.decode("utf-8", "replace") or None if state == "dead" else None,
         claimed_ms=stored_number(claimed) or None if state == "unacked" else None,
+        changed_priority=stored_number(priority) if priority else None,
     )

@@ -157,6 +157,20 @@ class MessageSearch:
                         return True
         return False
 
+    def prioritize(self, id: str, priority: int, queue: str | None = None) -> bool:  # noqa: A002 - as above
+        """Give a message that no consumer has yet another priority, see `Messages.prioritize`; return whether it was there."""
+        with self._action("prioritize", queue, id=id, priority=priority) as action:
+            for name, tags in self._candidates(id, queue, self._waiting):
+                for tag in tags:
+                    done = False
+                    with self._alone(name, queue):
+                        done = self._messages.prioritize(name, tag, priority)
+                    if done:
+                        action.queue, action.count = name, action.count + 1
+                if action.count:
+                    return True
+        return False
+
     def move(self, id: str, target: str, queue: str | None = None) -> str | None:  # noqa: A002 - as above
         """Move a message that no consumer has yet into the queue `target`; return its id there, None where it was not found."""
         with self._action("move", queue, id=id, to=target) as action:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 from celery_redis_plus.broker.arguments.deduplication import moved_deduplication
 from celery_redis_plus.broker.arguments.eta import PRIORITY_BAND_MS, check_new_time
+from celery_redis_plus.broker.arguments.priority import RANKS, check_priority
+from celery_redis_plus.broker.arguments.queue_arguments import QueueArguments
 from celery_redis_plus.broker.consumers.last_error import read_failure
 from celery_redis_plus.broker.queue_failures import of_our_keys
 from celery_redis_plus.broker.queues.listing import State, search_headers
@@ -60,6 +62,8 @@ class MessageInfo:
     #: When a delayed message becomes ready; when a claimed one is given to others unless its holder sends a heartbeat.
     due_ms: int | None = None
     published_ms: int | None = None
+    #: That with which it was published, or that an operator gave it since.
+    priority: int | None = None
     #: How often it was delivered, and how many of these deliveries failed.
     deliveries: int = 0
     failures: int = 0
@@ -94,8 +98,11 @@ class MessageInfo:
 class Messages:
     """Single messages over one connection. All methods raise as `CommandConnection.call` does."""
 
-    def __init__(self, commands: CommandConnection, keys: Keys, *, dead_letter_max: int) -> None:
-        """Use `commands`; a queue keeps `dead_letter_max` dead letters."""
+    def __init__(
+        self, commands: CommandConnection, keys: Keys, *, dead_letter_max: int, priority_order: str = "high-first"
+    ) -> None:  # fmt: skip
+        """Use `commands`; a queue keeps `dead_letter_max` dead letters. `priority_order` is the option."""
+        self._ranks = RANKS[priority_order]
         self._commands = commands
         self._keys = keys
         self._dead_letter_max = dead_letter_max
@@ -189,6 +196,21 @@ class Messages:
         check_new_time(eta)
         return bool(self._commands.call(script("reschedule"), self._keys.queue(queue).state_keys, tag, eta))
 
+    def prioritize(self, queue: str, tag: str, priority: int) -> bool:
+        """Give a message that no consumer has yet another priority; its time stays. Return whether it was there.
+
+        Its place and the listings have it; the worker is told the one with which it was published. A priority above the queue's
+        `x-max-priority` counts as that one.
+
+        Raises:
+            InvalidPriority: it is no whole number from 0 to 255.
+        """
+        text = self._commands.command("HGET", self._keys.queue(queue).meta, "arguments")
+        cap = None if text is None else QueueArguments.decode(text).max_priority
+        checked = check_priority(priority, cap)
+        places = self._keys.queue(queue).state_keys
+        return bool(self._commands.call(script("reschedule"), places, tag, "", self._ranks[checked], checked))
+
     def move(self, queue: str, tag: str, target: str) -> str | None:
         """Move a message that no consumer has yet into another queue, with its priority and its time; return its id there.
 
@@ -238,11 +260,12 @@ _PLACES = {"ready": READY, "delayed": DELAYED, "claimed": CLAIMED, "dead": DEAD}
 
 
 def _standing(queue: str, tag: str, place: str, found: list[str], events: list[Event]) -> MessageInfo:
-    score, rank, envelope, claims, failures, by, reason, died, _, error, claimed = found
+    score, rank, envelope, claims, failures, by, reason, died, _, error, claimed, changed = found
     state = _PLACES[place]
     moment = stored_number(score)
     failure = read_failure(error)
-    headers = shown_envelope(envelope.encode("utf-8", "surrogateescape"))["headers"]
+    shown = shown_envelope(envelope.encode("utf-8", "surrogateescape"))
+    headers, priority = shown["headers"], shown["properties"].get("priority")
     claimed_ms = stored_number(claimed) or None
     since = {READY: moment % PRIORITY_BAND_MS, DEAD: stored_number(died), CLAIMED: claimed_ms}.get(state)
     told = _told(queue, tag, shown_state(state, event="", reason="", tried=bool(claims)), events)
@@ -251,6 +274,7 @@ def _standing(queue: str, tag: str, place: str, found: list[str], events: list[E
         position=None if state == CLAIMED else int(rank),
         since_ms=told.since_ms if events else since,
         due_ms=moment if state in (DELAYED, CLAIMED) else None,
+        priority=stored_number(changed) if changed else priority if isinstance(priority, int) else None,
         deliveries=stored_number(claims),
         failures=stored_number(failures),
         holder=(told.holder or by) if state == CLAIMED else None,

@@ -27,7 +27,7 @@ from celery_redis_plus.cli.asking import (
 )
 from celery_redis_plus.cli.exit_status import DONE, FAILED
 from celery_redis_plus.cli.output import Progress, moment, print_fields, print_json, print_listing, time_of
-from celery_redis_plus.cli.queue_patterns import chosen_queues, queues_argument
+from celery_redis_plus.cli.queue_patterns import chosen_queues
 from celery_redis_plus.cli.target import Target, with_target
 
 if TYPE_CHECKING:
@@ -38,9 +38,8 @@ if TYPE_CHECKING:
 
 #: Refusals that are printed one by one.
 MAX_REFUSED_SHOWN = 10
+GROUP_HEAD = ("COUNT", "TASK", "REASON", "ERROR", "FIRST (UTC)", "LAST (UTC)")
 HEAD = ("TAG", "DIED (UTC)", "REASON", "FAILURES", "DELIVERIES", "TASK OR ROUTING KEY", "ERROR")
-
-GROUPS_HEAD = ("COUNT", "QUEUE", "TASK", "ERROR", "REASON", "SINCE (UTC)", "LATEST (UTC)", "LATEST ERROR")
 
 tags_argument = click.argument("tags", nargs=-1, metavar="[TAG]...")
 all_option = click.option(
@@ -49,21 +48,22 @@ all_option = click.option(
 
 
 def with_filter(command: Callable[..., int | None]) -> Callable[..., int | None]:
-    """Add `--task`, `--reason`, `--error`, `--older-than` and `--newer-than`: the command's `wanted`, a `DeadLetterFilter`."""
+    """Add `--task`, `--reason`, `--error`, `--text`, `--older-than` and `--newer-than`; the command gets a `DeadLetterFilter`."""
 
     @task_option
     @click.option("--reason", metavar="REASON", help="Those that died of this: rejected, expired, delivery_limit, …")
-    @click.option("--error", metavar="CLASS", help="Those with an exception of this class, such as KeyError, or a pattern.")
+    @click.option("--error", metavar="ERROR", help="Those with this exception: its class, or a pattern such as 'KeyError: *'.")
+    @click.option("--text", metavar="TEXT", help="Those with this text in their headers: in the task's arguments, or an id.")
     @click.option("--older-than", type=DURATION, metavar="TIME", help="Those that died at least this ago, such as 2h or 7d.")
     @click.option("--newer-than", type=DURATION, metavar="TIME", help="Those that died less than this ago, such as 15m.")
     @functools.wraps(command)
     def run(
-        *arguments: Any, task: str | None, reason: str | None, error: str | None, older_than: float | None,
-        newer_than: float | None, **options: Any,
+        *arguments: Any, task: str | None, reason: str | None, error: str | None, text: str | None,
+        older_than: float | None, newer_than: float | None, **options: Any,
     ) -> int | None:  # fmt: skip
         from celery_redis_plus.broker.dead_letters.search import DeadLetterFilter
 
-        return command(*arguments, wanted=DeadLetterFilter(task, reason, older_than, newer_than, error), **options)
+        return command(*arguments, wanted=DeadLetterFilter(task, reason, older_than, newer_than, error, text), **options)
 
     return run
 
@@ -81,15 +81,16 @@ def command() -> None:
 @with_target
 @click.argument("queue")
 @with_filter
+@click.option("--newest", is_flag=True, help="The last one first.")
 @limit_option
 @json_option
-def list_(target: Target, *, queue: str, limit: int, as_json: bool, wanted: DeadLetterFilter) -> None:
+def list_(target: Target, *, queue: str, newest: bool, limit: int, as_json: bool, wanted: DeadLetterFilter) -> None:
     """List them, the longest dead first.
 
     --json prints one object a line, with headers and body.
     """
     with target.admin() as admin:
-        pages = admin.search_dead_letters(queue, wanted).pages()
+        pages = admin.search_dead_letters(queue, wanted, newest=newest).pages()
         found = list(islice((letter for _, page in pages for letter in page), limit))
         print_listing(found, functools.partial(described, admin=admin), HEAD, _row, as_json=as_json)
         if not as_json:
@@ -98,21 +99,31 @@ def list_(target: Target, *, queue: str, limit: int, as_json: bool, wanted: Dead
 
 @command.command()
 @with_target
-@queues_argument
+@click.argument("queue")
 @with_filter
-@limit_option
 @json_option
-def errors(target: Target, *, queues: tuple[str, ...], limit: int, as_json: bool, wanted: DeadLetterFilter) -> None:
-    """Count them by queue, task, class of the exception and reason, the latest first.
+def groups(target: Target, *, queue: str, as_json: bool, wanted: DeadLetterFilter) -> int:
+    """Count them by task, reason and class of error, the largest group first."""
+    from celery_redis_plus.broker.dead_letters.search import grouped
 
-    QUEUE is a name, or a pattern such as 'shop.*'. `replay --error CLASS --task TASK` puts a line back to work.
-    """
-    with target.admin() as admin:
-        found = [group for queue in chosen_queues(admin, queues) for group in admin.search_dead_letters(queue, wanted).groups()]
-        found.sort(key=lambda group: -group.last_ms)
-        print_listing(found[:limit], _described_group, GROUPS_HEAD, _group_row, as_json=as_json)
-        if not as_json:
-            click.echo(f"{sum(group.count for group in found):,} dead letters in {len(found):,} groups")
+    with target.admin() as admin, stop_on_interrupt() as stopped:
+        search = admin.search_dead_letters(queue, wanted)
+        pages = in_steps(search.pages(), len(search.tags), "dead letters looked at", stopped)
+        found = grouped(letter for page in pages for letter in page)
+        was_interrupted = stopped()
+    print_listing(found, _group, GROUP_HEAD, lambda one: list(_group_row(one)), as_json=as_json)
+    return interrupted() if was_interrupted else DONE
+
+
+def _group(one: DeadLetterGroup) -> dict[str, Any]:
+    return {
+        "count": one.count, "task": one.task, "reason": one.reason, "error": one.error, "first": time_of(one.first_ms),
+        "last": time_of(one.last_ms), "example": one.example,
+    }  # fmt: skip
+
+
+def _group_row(one: DeadLetterGroup) -> Iterator[Any]:
+    yield from (one.count, one.task, one.reason, one.error, moment(one.first_ms), moment(one.last_ms))
 
 
 @command.command()
@@ -278,7 +289,7 @@ def _check_choice(tags: tuple[str, ...], wanted: DeadLetterFilter, *, everything
     if tags and (everything or filtered):
         raise click.UsageError(f"{tags[0]} with --all or a filter: allowed are either tags, or --all and filters")
     if not (tags or everything or filtered):
-        raise click.UsageError("nothing is selected; allowed: tags, --all, --task, --reason, --error, --older-than, --newer-than")
+        raise click.UsageError("nothing is selected; allowed: tags, --all, --task, --reason, --error, --text, --older-than, --newer-than")
 
 
 def _selected(
@@ -298,18 +309,6 @@ def _row(letter: DeadLetter) -> list[Any]:
     what = letter.task or letter.routing_key
     error = None if letter.failure is None else letter.failure.text.splitlines()[0]
     return [letter.tag, moment(letter.died_ms), letter.reason, letter.failures, letter.deliveries, what, error]
-
-
-def _group_row(group: DeadLetterGroup) -> list[Any]:
-    text = None if group.text is None else group.text.splitlines()[0]
-    since, latest = moment(group.first_ms), moment(group.last_ms)
-    return [group.count, group.queue, group.task, group.error, group.reason, since, latest, text]
-
-
-def _described_group(group: DeadLetterGroup) -> dict[str, Any]:
-    described = asdict(group)
-    first, last = time_of(described.pop("first_ms")), time_of(described.pop("last_ms"))
-    return {**described, "first": first, "last": last}
 
 
 def described(letter: DeadLetter, admin: BrokerAdmin) -> dict[str, Any]:

@@ -50,10 +50,10 @@ TIMES = {"ready": "SINCE (UTC)", "delayed": "DUE (UTC)", "unacked": "CLAIMED (UT
 JSON_NAMES = {"back in their queues": "kicked"}
 
 
-@click.group(short_help="List, show, cancel, move or reschedule messages.")
+@click.group(short_help="List, show, cancel, move, reschedule or prioritize messages.")
 def command() -> None:
-    """List the messages of a queue, look at one, cancel it, move it into another queue, give it another time, or take it from its
-    consumer.
+    """List the messages of a queue, look at one, cancel it, move it into another queue, give it another time or
+    priority, or take it from its consumer.
 
     ID is a message's id, the first column of the list, or Celery's task id. A queue with 'event_log_index' knows a task id at
     once, also that of a finished task; elsewhere each message is looked at, of all queues, or of the one that --queue names.
@@ -67,15 +67,21 @@ def command() -> None:
     "--state", type=click.Choice(list(TIMES)), default="ready", show_default=True, help="Which messages."
 )  # fmt: skip
 @task_option
+@click.option("--text", metavar="TEXT", help="Those with this text in their headers: in the task's arguments, or an id.")
 @limit_option
 @json_option
-def list_(target: Target, *, queue: str, state: Any, task: str | None, limit: int, as_json: bool) -> None:
+def list_(
+    target: Target, *, queue: str, state: Any, task: str | None, text: str | None, limit: int, as_json: bool
+) -> None:  # fmt: skip
     """List messages of a queue, the next to be delivered or due first.
 
     --json prints one object a line, with headers and properties.
     """
+    from celery_redis_plus.broker.arguments.selection import has_text
+
     with target.admin() as admin:
-        found = list(islice(admin.list_messages(queue, state, task), limit))
+        messages = (one for one in admin.list_messages(queue, state, task) if has_text(one.headers, text))
+        found = list(islice(messages, limit))
         total = getattr(admin.overview_of(queue), state)
         holders = admin.holders(queue) if state == "unacked" else {}
     head = ("ID", TIMES[state], "PRIORITY", "DELIVERIES", "BYTES", "TASK OR ROUTING KEY", "TASK ID", "HOST AND PID")
@@ -92,6 +98,8 @@ def list_(target: Target, *, queue: str, state: Any, task: str | None, limit: in
     print_listing(found, described, head, row, as_json=as_json)
     if not as_json:
         shown = f"{len(found):,}" if task is None else f"{len(found):,} of task {task!r}"
+        if text is not None:
+            shown += f" with {text!r}"
         click.echo(f"{shown} of {total:,} {state} messages of queue {queue!r}")
 
 
@@ -215,6 +223,27 @@ def reschedule(
         print_json({"id": message, "rescheduled": True})
     else:
         click.echo(f"message {message} has its new time")
+    return DONE
+
+
+@command.command()
+@with_target
+@click.argument("message", metavar="ID")
+@click.argument("priority", type=click.IntRange(0, 255), metavar="PRIORITY")
+@queue_option
+@json_option
+def prioritize(target: Target, *, message: str, priority: int, queue: str | None, as_json: bool) -> int:
+    """Give a message that no consumer has yet another priority, 0 to 255. It stands then where it would if it had been published
+    with that one; the worker is told the old one.
+    """
+    with target.admin() as admin, searching(admin, queue):
+        found = admin.messages.prioritize(message, priority, queue)
+        if not found:
+            return tell_not_waiting(admin, [message], queue)
+    if as_json:
+        print_json({"id": message, "priority": priority})
+    else:
+        click.echo(f"message {message} has priority {priority}")
     return DONE
 
 

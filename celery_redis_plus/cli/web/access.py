@@ -1,4 +1,4 @@
-"""Who may use the page: the token of the login, the host's name, where a form comes from, and read-only mode.
+"""Who may use the page: logins by token, password or proxy, the host's name, where a form comes from, roles, read-only mode.
 
 After https://cheatsheetseries.owasp.org: a cookie that is HttpOnly and SameSite=Strict, an Origin check and a token in each form
 against cross-site requests, the Host header against DNS rebinding, and a policy under which a page runs only our own script.
@@ -19,11 +19,16 @@ from urllib.parse import parse_qs, urlsplit
 from starlette.datastructures import MutableHeaders
 from starlette.requests import ClientDisconnect, Request
 
+from celery_redis_plus.cli.web.failed_logins import FailedLogins
+from celery_redis_plus.cli.web.proxies import Proxies
 from celery_redis_plus.cli.web.sessions import Sessions
+from celery_redis_plus.cli.web.users import VIEWER, User
 
 if TYPE_CHECKING:
     from starlette.responses import Response
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+    from celery_redis_plus.cli.web.users import Users
 
 #: The largest form has the ids of a page of messages.
 MAX_FORM_BYTES: Final = 100_000
@@ -42,11 +47,13 @@ HEADERS: Final = {
 #: What no name of a host has; some versions of Starlette read a path out of such a Host header.
 NOT_IN_HOSTS = frozenset("/?#@\\")
 #: What a request needs no login for.
-STATIC, LOGIN = "/static/", "/login"
+STATIC, LOGIN, HEALTH = "/static/", "/login", "/healthz"
 #: The form that read-only mode allows.
 LOGOUT = "/logout"
 #: Seconds in which a form has to come whole.
 FORM_S: Final = 10.0
+#: Who logs in with the token.
+TOKEN_USER: Final = User("web")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,29 +61,52 @@ class Access:
     """The rules of one server.
 
     Attributes:
-        token: what a user must know.
+        token: what a user must know; None where users have passwords, or a proxy names them.
         port: where the server listens. Browsers send cookies to all ports of a host, so the cookie's name has it.
         hosts: names that the Host header may have, beside `localhost` and addresses.
         read_only: actions are refused.
+        users: those with passwords; of those that a proxy names, their roles. None: everybody who comes in is an operator.
+        proxies: which are believed.
+        url_prefix: what stands before each path, such as `/celery`.
         form_token: what each form has, and no other site knows.
-        sessions: the logins.
+        sessions: the logins. failed: those that failed.
     """
 
-    token: str
+    token: str | None
     port: int
     hosts: frozenset[str] = frozenset()
     read_only: bool = False
+    users: Users | None = None
+    proxies: Proxies = field(default_factory=Proxies)
+    url_prefix: str = ""
     form_token: str = field(default_factory=lambda: secrets.token_urlsafe(24))
     sessions: Sessions = field(default_factory=Sessions)
+    failed: FailedLogins = field(default_factory=FailedLogins)
 
     @property
     def cookie(self) -> str:
         """The name of the login's cookie."""
         return f"celery-redis-plus-{self.port}"
 
-    def is_token(self, text: str) -> bool:
-        """Return whether a text is the token."""
-        return _equal(text, self.token)
+    def login(self, name: str, secret: str) -> User | None:
+        """Return who logs in with a name and a password, or with the token; None: nobody does."""
+        if self.token is not None:
+            return TOKEN_USER if _equal(secret.strip(), self.token) else None
+        return None if self.users is None else self.users.login(name, secret)
+
+    def user_of(self, request: Request) -> User | None:
+        """Return who sends a request: whom a trusted proxy names, or who is logged in; None: nobody is."""
+        named = self.proxies.user(request)
+        if named is None:
+            return self.sessions.user(self.session_of(request))
+        if self.users is None:
+            return User(named)
+        # A user whom the file does not know looks only.
+        return self.users.named(named) or User(named, VIEWER)
+
+    def may_act(self, user: User | None) -> bool:
+        """Return whether a user may do more than look."""
+        return user is not None and user.may_act and not self.read_only
 
     def session_of(self, request: Request) -> str:
         """Return the session that a request's cookie names; '' without one."""
@@ -110,13 +140,25 @@ class Access:
             return 403, "This form was not sent from a page of this server."
         # As the routes take it: `request.url` is made of the Host header as well.
         path: str = request.scope["path"]
-        if path == LOGIN or path.startswith(STATIC):
+        if path in {LOGIN, HEALTH} or path.startswith(STATIC):
             return None
-        if not self.sessions.has(self.session_of(request)):
-            return 401, "Log in with the URL that the server printed when it started, or with its token."
-        if request.method == "POST" and self.read_only and path != LOGOUT:
-            return 403, "This server was started with --read-only."
+        user = request.state.user = self.user_of(request)
+        if user is None:
+            return 401, self._how_to_log_in()
+        if request.method == "POST" and path != LOGOUT and not self.may_act(user):
+            read_only = "This server was started with --read-only."
+            return 403, read_only if self.read_only else f"User {user.name!r} is a {user.role}, and may look only."
         return None
+
+    def _how_to_log_in(self) -> str:
+        if self.token is not None:
+            return "Log in with the URL that the server printed when it started, or with its token."
+        return "Log in with your name and password." if self.has_passwords else "The proxy before this page names no user."
+
+    @property
+    def has_passwords(self) -> bool:
+        """Whether users log in with a name and a password."""
+        return self.token is None and self.users is not None and self.proxies.user_header is None
 
     def form_refusal(self, request: Request, form: dict[str, list[str]]) -> tuple[int, str] | None:
         """Return the status and the reason with which a form is refused; None for one that is let through."""
@@ -139,12 +181,20 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        scope = {**scope, "path": self._path(scope["path"])}
         request = Request(scope, receive)
+        request.state.user, request.state.address = None, self._access.proxies.address(request)
         refusal = self._access.refusal(request)
         if refusal is None and request.method == "POST":
             refusal = await self._read_form(request)
         app = self._app if refusal is None else self._refuse(request, *refusal)
         await app(scope, receive, _with_headers(send))
+
+    def _path(self, path: str) -> str:
+        """Return a path without the prefix; some proxies take it away, and others do not."""
+        prefix = self._access.url_prefix
+        inner = path.removeprefix(prefix) if prefix else path
+        return inner or "/" if inner in {"", path} or inner.startswith("/") else path
 
     async def _read_form(self, request: Request) -> tuple[int, str] | None:
         body = b""

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Final
 from starlette.exceptions import HTTPException
 from starlette.responses import RedirectResponse, Response
 
-from celery_redis_plus.broker.dead_letters.search import DeadLetterFilter
 from celery_redis_plus.broker.queues.audit import Actor, acting
 from celery_redis_plus.cli.web.bulk_actions import BulkAction
-from celery_redis_plus.cli.web.requests import field, fields, parameter, required, url
+from celery_redis_plus.cli.web.listings import FILTERS, letters_of
+from celery_redis_plus.cli.web.requests import field, fields, parameter, required
 from celery_redis_plus.cli.web.sessions import SESSION_S
 
 if TYPE_CHECKING:
@@ -36,17 +36,12 @@ PATHS: Final = {"/dead-letters": "queue", "/queue": "name"}
 MAX_REFUSED_SHOWN: Final = 3
 
 
-def address_of(request: Request) -> str:
-    """Return where a request comes from: the address of the browser, or of the proxy before us."""
-    return "an unknown address" if request.client is None else request.client.host
-
-
 def by_user(action: Callable[[Request], Response]) -> Callable[[Request], Response]:
     """Return an action that the audit log knows as one of the web page, from the address of its request."""
 
     @wraps(action)
     def act(request: Request) -> Response:
-        with acting(Actor("web", "web", address_of(request))):
+        with acting(Actor(request.state.user.name, "web", request.state.address)):
             return action(request)
 
     return act
@@ -62,20 +57,32 @@ class Actions:
         self._bulk = bulk
         self._access = access
         self._presentation = presentation
+        self._url = presentation.url
 
     def login(self, request: Request) -> Response:
-        """Give the cookie to a user who knows the token, from the login URL or from the form."""
-        token = field(request, "token") if request.method == "POST" else parameter(request, "token")
-        if not self._access.is_token(token):
-            if token:
-                logger.warning("a login with a wrong token, from %s", address_of(request))
-            return self._presentation.refusal(request, 401, "This is not the token." if token else "")
+        """Give the cookie to a user who knows the token, from the login URL or from the form, or a name and its password."""
+        access, address = self._access, request.state.address
+        wait_s = access.failed.wait_s(address)
+        if wait_s:
+            return self._presentation.refusal(request, 429, f"Too many logins have failed: wait for {wait_s:.0f} seconds.")
+        name, secret = "", parameter(request, "token")
+        if request.method == "POST":
+            # A password may begin or end with a space.
+            name, secret = field(request, "name"), next(iter(fields(request, "token")), "")
+        user = access.login(name, secret) if secret else None
+        if user is None:
+            if secret:
+                access.failed.note(address)
+                what = f"name {name!r:.120} or password" if access.token is None else "token"
+                logger.warning("a login with a wrong %s, from %s", what, address)
+            wrong = "This is not the token." if access.token is not None else "Name or password is wrong."
+            return self._presentation.refusal(request, 401, wrong if secret else "")
+        request.state.user = user
         # No redirect: the browser would not send a strict cookie behind a link on another site, a chat for example.
         answer = self._presentation.page(request, "logged_in.html")
-        access = self._access
         answer.set_cookie(
-            access.cookie, access.sessions.open(), max_age=round(SESSION_S), httponly=True, samesite="strict",
-            secure=access.is_secure(request),
+            access.cookie, access.sessions.open(user), max_age=round(SESSION_S), httponly=True, samesite="strict",
+            secure=access.is_secure(request), path=access.url_prefix or "/",
         )  # fmt: skip
         return answer
 
@@ -83,7 +90,7 @@ class Actions:
         """End the session, so that a copy of its cookie opens nothing, and take the cookie away."""
         self._access.sessions.close(self._access.session_of(request))
         answer = self._presentation.refusal(request, 200, "Logged out.")
-        answer.delete_cookie(self._access.cookie, httponly=True, samesite="strict")
+        answer.delete_cookie(self._access.cookie, path=self._access.url_prefix or "/", httponly=True, samesite="strict")
         return answer
 
     def pause(self, request: Request) -> Response:
@@ -92,13 +99,13 @@ class Actions:
         if length not in PAUSES:
             raise HTTPException(400, f"for={length:.50}: allowed are {', '.join(filter(None, PAUSES))} seconds, or none.")
         self._admin().pause(name, reason, PAUSES[length])
-        return self._back(url("/queue", name=name), f"Queue {name!r} is paused.")
+        return self._back(self._url("/queue", name=name), f"Queue {name!r} is paused.")
 
     def resume(self, request: Request) -> Response:
         """End the pause of a queue."""
         name = required(request, "name")
         was_paused = self._admin().resume(name)
-        return self._back(url("/queue", name=name), f"Queue {name!r} {'goes on' if was_paused else 'was not paused'}.")
+        return self._back(self._url("/queue", name=name), f"Queue {name!r} {'goes on' if was_paused else 'was not paused'}.")
 
     def replay(self, request: Request) -> Response:
         """Put the ticked dead letters of a queue back to work."""
@@ -107,7 +114,7 @@ class Actions:
         letters = admin.dead_letters.read(name, tags)
         replayed, refused = _replay(admin, letters)
         notice = f"{replayed:,} of {len(tags):,} dead letters are back to work. "
-        return self._back(url("/dead-letters", queue=name), notice + " ".join(refused[:MAX_REFUSED_SHOWN]))
+        return self._back(self._url("/dead-letters", queue=name), notice + " ".join(refused[:MAX_REFUSED_SHOWN]))
 
     def replay_many(self, request: Request) -> Response:
         """Begin to put all dead letters of a queue back to work, or those of a task or a reason."""
@@ -127,10 +134,11 @@ class Actions:
         self, request: Request, admin: BrokerAdmin, action: str, done_as: str, treat: Treat
     ) -> Response:  # fmt: skip
         name = required(request, "queue")
-        wanted = DeadLetterFilter(field(request, "task") or None, field(request, "reason") or None)
+        chosen = {key: field(request, key) or None for key in FILTERS}
+        wanted = letters_of(chosen)
         search = admin.search_dead_letters(name, wanted)
         named = {"replay": "replay", "deletion": "delete dead letters"}[action]
-        audited = admin.audit.action(named, name, in_steps=True, task=wanted.task, reason=wanted.reason)
+        audited = admin.audit.action(named, name, in_steps=True, **chosen)
         bulk = BulkAction(action, done_as, len(search.tags), search.pages(), treat, audited=audited)
         return self._begin("/dead-letters", name, bulk)
 
@@ -167,6 +175,17 @@ class Actions:
         bulk = BulkAction(action, done_as, overview.ready + overview.delayed, pages, treat, audited=audited)
         return self._begin("/queue", name, bulk)
 
+    def purge(self, request: Request) -> Response:
+        """Begin to delete all waiting messages of a queue for good."""
+        admin, name = self._admin(), required(request, "name")
+        overview = admin.overview_of(name)
+        total = overview.ready + overview.delayed
+
+        def treat(_: Any) -> tuple[int, list[str]]:
+            return admin.purge(name), []
+
+        return self._begin("/queue", name, BulkAction("purge", "deleted", total, [(total, None)], treat))
+
     def _begin(self, page: str, queue: str, action: BulkAction) -> Response:
         started = self._bulk.start(page, queue, action)
         notice = f"The {action.name} has begun." if started else "The action before it still goes on: stop it first."
@@ -181,14 +200,14 @@ class Actions:
         return self._back_to(page, queue, "It is stopped. Another one does the rest.")
 
     def _back_to(self, page: str, queue: str, notice: str) -> Response:
-        return self._back(url(page, **{PATHS[page]: queue}), notice)
+        return self._back(self._url(page, **{PATHS[page]: queue}), notice)
 
     def delete(self, request: Request) -> Response:
         """Delete the ticked dead letters of a queue for good."""
         admin, name, tags = self._admin(), required(request, "queue"), _ticked(request)
         admin.check_queue(name)
         deleted = admin.dead_letters.delete(name, tags)
-        return self._back(url("/dead-letters", queue=name), f"{deleted:,} of {len(tags):,} dead letters are deleted.")
+        return self._back(self._url("/dead-letters", queue=name), f"{deleted:,} of {len(tags):,} dead letters are deleted.")
 
     def _back(self, to: str, notice: str) -> Response:
         separator = "&" if "?" in to else "?"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -9,11 +10,14 @@ from redis.exceptions import RedisError
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
+from starlette.responses import JSONResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from celery_redis_plus.cli.web.access import Guard
 from celery_redis_plus.cli.web.actions import Actions, by_user
+from celery_redis_plus.cli.web.listings import Listings
+from celery_redis_plus.cli.web.message_actions import MessageActions
 from celery_redis_plus.cli.web.pages import Pages
 from celery_redis_plus.cli.web.presentation import Presentation
 from celery_redis_plus.errors import CeleryRedisPlusError, InvalidArgument, QueueNotFound
@@ -46,7 +50,9 @@ def make_app(
     """
     presentation = Presentation(access, broker)
     pages = Pages(admin, samples, presentation, bulk)
+    listings = Listings(admin, presentation, bulk)
     actions = Actions(admin, access, presentation, bulk)
+    single = MessageActions(admin, presentation)
 
     def answer_error(request: Request, error: Exception) -> Response:
         return presentation.refusal(request, *_told(error))
@@ -56,8 +62,12 @@ def make_app(
             Route("/", pages.queues),
             Route("/queue", pages.queue),
             Route("/message", pages.message),
-            Route("/scheduled", pages.scheduled),
-            Route("/dead-letters", pages.dead_letters),
+            Route("/scheduled", listings.scheduled),
+            Route("/running", listings.running),
+            Route("/dead-letters", listings.dead_letters),
+            Route("/dead-letters/groups", listings.dead_letter_groups),
+            Route("/confirm", listings.confirm),
+            Route("/healthz", partial(_health, samples)),
             Route("/consumers", pages.consumers),
             Route("/search", pages.search),
             Route("/login", actions.login, methods=["GET", "POST"]),
@@ -69,6 +79,12 @@ def make_app(
             Route("/dead-letters/delete-many", by_user(actions.delete_many), methods=["POST"]),
             Route("/queue/move", by_user(actions.move_many), methods=["POST"]),
             Route("/queue/cancel", by_user(actions.cancel_many), methods=["POST"]),
+            Route("/queue/purge", by_user(actions.purge), methods=["POST"]),
+            Route("/messages/run-now", by_user(single.run_now), methods=["POST"]),
+            Route("/messages/move", by_user(single.move), methods=["POST"]),
+            Route("/messages/cancel", by_user(single.cancel), methods=["POST"]),
+            Route("/messages/prioritize", by_user(single.prioritize), methods=["POST"]),
+            Route("/messages/kick", by_user(single.kick), methods=["POST"]),
             Route("/stop", by_user(actions.stop), methods=["POST"]),
             Route("/dead-letters/delete", by_user(actions.delete), methods=["POST"]),
             Mount("/static", StaticFiles(directory=STATIC)),
@@ -78,6 +94,12 @@ def make_app(
             (HTTPException, UnicodeEncodeError, CeleryRedisPlusError, RedisError, OSError), answer_error
         ),
     )
+
+
+def _health(samples: Samples, _: Request) -> Response:
+    """Tell that this process serves; a broker that is away is no reason to start it anew."""
+    broker = {None: "unknown", False: "reachable", True: "away"}[samples.is_away]
+    return JSONResponse({"status": "ok", "broker": broker})
 
 
 def _told(error: Exception) -> tuple[int, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
@@ -11,18 +12,18 @@ from starlette.responses import RedirectResponse
 
 from celery_redis_plus.admin.explanation.explain import Rate
 from celery_redis_plus.admin.formatting import span
-from celery_redis_plus.broker.queues.listing import LISTING_PAGE, State, is_of_task
+from celery_redis_plus.broker.arguments.selection import has_text, is_of_task
+from celery_redis_plus.broker.queues.listing import LISTING_PAGE, STATES, State
 from celery_redis_plus.cli.output import time_of
-from celery_redis_plus.cli.web.requests import page_number, parameter, required, url
+from celery_redis_plus.cli.web.requests import page_number, parameter, required
 from celery_redis_plus.cli.web.samples import Sample, rates
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from starlette.requests import Request
     from starlette.responses import Response
 
     from celery_redis_plus.admin.broker_admin import BrokerAdmin
+    from celery_redis_plus.broker.queues.overview import QueueOverview
     from celery_redis_plus.cli.web.bulk_actions import BulkActions
     from celery_redis_plus.cli.web.presentation import Presentation
     from celery_redis_plus.cli.web.samples import Samples
@@ -38,6 +39,24 @@ ROWS: Final = LISTING_PAGE
 BODY_SHOWN: Final = 20_000
 #: The lists of a queue's page; dead letters have a page of their own.
 TABS: Final[tuple[State, ...]] = ("ready", "delayed", "unacked")
+
+
+def _worst(one: QueueOverview) -> tuple[Any, ...]:
+    """Put full queues first, then those that wait without a consumer, then the longest waits, then the most messages."""
+    full = one.full is not None and one.full >= 1
+    return not full, not (one.ready and not one.consumers), -(one.oldest_s or 0), -(one.ready + one.dead), one.queue
+
+
+#: How queues are sorted.
+ORDERS: Final[dict[str, Callable[[QueueOverview], Any]]] = {
+    "worst": _worst,
+    "name": lambda one: one.queue,
+    "ready": lambda one: (-one.ready, one.queue),
+    "delayed": lambda one: (-one.delayed, one.queue),
+    "unacked": lambda one: (-one.unacked, one.queue),
+    "dead": lambda one: (-one.dead, one.queue),
+    "oldest": lambda one: (-(one.oldest_s or 0), one.queue),
+}
 
 
 class Pages:
@@ -57,19 +76,30 @@ class Pages:
         self._bulk = bulk
         self._samples = samples
         self._show = presentation.page
+        self._url = presentation.url
 
     def queues(self, request: Request) -> Response:
         """Show how all queues stand, or those with a text in their name."""
         admin = self._admin()
         wanted, page = parameter(request, "name").strip(), page_number(request)
         internal = bool(parameter(request, "internal"))
+        order = parameter(request, "sort") or "worst"
+        if order not in ORDERS:
+            raise HTTPException(400, f"sort={order:.50}: allowed are {', '.join(ORDERS)}.")
+        known = {one.queue: one for one in self._samples.latest}
         names = [name for name in admin.queues(internal=internal) if wanted.lower() in name.lower()]
+        if order != "name":
+            # By the last look, some seconds ago, unless there are queues that it has not seen.
+            if not known.keys() >= set(names):
+                known = {one.queue: one for one in admin.overviews_of(names)}
+            names = [one.queue for one in sorted((known[name] for name in names if name in known), key=ORDERS[order])]
+        sums = {state: sum(getattr(known[name], state) for name in names if name in known) for state in STATES} if known else None
         shown = names[page * QUEUES_A_PAGE : (page + 1) * QUEUES_A_PAGE]
         more = len(names) > (page + 1) * QUEUES_A_PAGE
         queues = [(one, self._trend(one.queue)) for one in admin.overviews_of(shown)]
         return self._show(
             request, "queues.html", queues=queues, name=wanted, page=page, more=more, total=len(names),
-            internal=internal,
+            internal=internal, order=order, orders=list(ORDERS), sums=sums,
         )  # fmt: skip
 
     def queue(self, request: Request) -> Response:
@@ -78,15 +108,17 @@ class Pages:
         state, page = parameter(request, "state") or "ready", page_number(request)
         if state not in TABS:
             raise HTTPException(400, f"state={state:.50}: allowed are {', '.join(TABS)}.")
-        task = parameter(request, "task").strip() or None
-        one, looked_at = admin.overview_of(name), ROWS if task is None else SEARCHED
+        task, text = parameter(request, "task").strip() or None, parameter(request, "text").strip() or None
+        one, looked_at = admin.overview_of(name), ROWS if task is None and text is None else SEARCHED
         found = islice(admin.list_messages(name, state, first=page * looked_at), looked_at)
-        messages = list(islice((message for message in found if is_of_task(message.headers, task)), ROWS))
+        wanted = (one for one in found if is_of_task(one.headers, task) and has_text(one.headers, text))
+        messages = list(islice(wanted, ROWS))
         more = getattr(one, state) > (page + 1) * looked_at
+        holders = admin.holders(name) if state == "unacked" and messages else {}
         return self._show(
             request, "queue.html", one=one, trend=self._trend(name), consumers=admin.consumers(name), state=state, states=TABS,
-            bindings=admin.bindings(name),
-            messages=messages, page=page, more=more, task=task, looked_at=looked_at, rows=ROWS,
+            bindings=admin.bindings(name), day=self._day(name), holders=holders,
+            messages=messages, page=page, more=more, task=task, text=text, looked_at=looked_at, rows=ROWS,
             action=self._bulk.of("/queue", name),
         )  # fmt: skip
 
@@ -102,7 +134,8 @@ class Pages:
         events = [{**event, "ts": time_of(event["ts"] // 1000)} for event in asdict(found)["events"]]
         return self._show(
             request, "message.html", found=found, headers=headers, properties=properties, body=text, size=len(body or b""),
-            shown=BODY_SHOWN, events=events, why=admin.explain(found.queue, found.id, self._delivery_rate(found.queue)),
+            shown=BODY_SHOWN, events=events, holder=admin.holders(found.queue).get(found.session) if found.session else None,
+            why=admin.explain(found.queue, found.id, self._delivery_rate(found.queue)),
         )  # fmt: skip
 
     def _delivery_rate(self, queue: str) -> Rate | None:
@@ -112,32 +145,6 @@ class Pages:
             return None
         over_s = samples[-1].at - samples[0].at
         return Rate((samples[-1].delivered - samples[0].delivered) / over_s, over_s)
-
-    def scheduled(self, request: Request) -> Response:
-        """Show the delayed messages of all queues that are due next."""
-        admin = self._admin()
-        messages = list(islice(admin.scheduled(), ROWS))
-        total = sum(one.delayed for one in admin.overview())
-        return self._show(request, "scheduled.html", messages=messages, total=total)
-
-    def dead_letters(self, request: Request) -> Response:
-        """Show a page of the dead letters of a queue; without one, the queues that have some."""
-        admin, name, page = self._admin(), parameter(request, "queue"), page_number(request)
-        if not name:
-            return self._show(request, "dead_letter_queues.html", queues=[one for one in admin.overview() if one.dead])
-        admin.check_queue(name)
-        letters = admin.dead_letters.page(name, page * ROWS, ROWS)
-        total = admin.dead_letters.count(name)
-        return self._show(
-            request,
-            "dead_letters.html",
-            name=name,
-            action=self._bulk.of("/dead-letters", name),
-            letters=letters,
-            total=total,
-            page=page,
-            more=total > (page + 1) * ROWS,
-        )
 
     def consumers(self, request: Request) -> Response:
         """Show the consumers of all queues and the subscribers of all fanout exchanges."""
@@ -149,11 +156,23 @@ class Pages:
         """Lead to the message that has an id or a task id, or to the queue of a name."""
         admin, wanted = self._admin(), parameter(request, "q").strip()
         if wanted in admin.queues():
-            return RedirectResponse(url("/queue", name=wanted), 303)
+            return RedirectResponse(self._url("/queue", name=wanted), 303)
         found = admin.messages.find(wanted) if wanted else None
         if found is not None:
-            return RedirectResponse(url("/message", queue=found.queue, id=found.id), 303)
+            return RedirectResponse(self._url("/message", queue=found.queue, id=found.id), 303)
         return self._show(request, "search.html", status=404 if wanted else 200, wanted=wanted)
+
+    def _day(self, queue: str) -> dict[str, Any] | None:
+        """Return the figures of the last day for the lines; None before there are some."""
+        samples = self._samples.of_day(queue)
+        if len(samples) < 3:
+            return None
+        found = rates(samples)
+        return {
+            "ready": [one.ready for one in samples], "dead": [one.dead for one in samples],
+            "in_rates": [rate for rate, _ in found], "out_rates": [rate for _, rate in found],
+            "length": span(samples[-1].at - samples[0].at),
+        }  # fmt: skip
 
     def _trend(self, queue: str) -> dict[str, Any]:
         """Return the figures of the last minutes for the lines, and the rates of the last moment; None where it is not known."""

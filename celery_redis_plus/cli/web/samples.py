@@ -1,4 +1,7 @@
-"""What the queues were like in the last minutes: a thread looks again and again, and pages draw lines and rates of it."""
+"""What the queues were like in the last minutes, and in the last day: a thread looks again and again.
+
+Pages draw lines and rates of it.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,10 @@ logger = logging.getLogger(__name__)
 #: Seconds between two looks, and looks that are kept: ten minutes.
 INTERVAL_S: Final = 5.0
 KEPT: Final = 120
-#: Queues that are looked at, in the order of their names: some 25 MB of samples.
+#: The same for the history of a day.
+DAY_INTERVAL_S: Final = 600.0
+KEPT_OF_DAY: Final = 144
+#: Queues that are looked at, in the order of their names: some 50 MB of samples.
 MAX_QUEUES: Final = 1_000
 #: Part of the time that a look may take, however many queues there are.
 MAX_LOAD: Final = 0.1
@@ -48,6 +54,12 @@ class Samples:
     def __init__(self) -> None:
         self._lock = lock_of(self)
         self._of: dict[str, deque[Sample]] = {}
+        self._day: dict[str, deque[Sample]] = {}
+        self._day_at = -DAY_INTERVAL_S
+        #: How the queues stood at the last look; empty before the first.
+        self.latest: Sequence[QueueOverview] = ()
+        #: Whether the last look found the broker away; None: there was none yet.
+        self.is_away: bool | None = None
 
     def add(self, overviews: Sequence[QueueOverview], at: float) -> None:
         """Note how queues stand; forget those that are not among them."""
@@ -55,11 +67,22 @@ class Samples:
             self._of = {one.queue: self._of.get(one.queue, deque(maxlen=KEPT)) for one in overviews}
             for one in overviews:
                 self._of[one.queue].append(Sample(at, one.ready, one.dead, one.published, one.delivered))
+            self.latest, self.is_away = overviews, False
+            if at >= self._day_at + DAY_INTERVAL_S:
+                self._day_at = at
+                self._day = {one.queue: self._day.get(one.queue, deque(maxlen=KEPT_OF_DAY)) for one in overviews}
+                for queue, samples in self._day.items():
+                    samples.append(self._of[queue][-1])
 
     def of(self, queue: str) -> list[Sample]:
         """Return what there is of a queue."""
         with self._lock:
             return list(self._of.get(queue, ()))
+
+    def of_day(self, queue: str) -> list[Sample]:
+        """Return what there is of the last 24 hours, a sample each ten minutes."""
+        with self._lock:
+            return list(self._day.get(queue, ()))
 
 
 def rates(samples: Sequence[Sample]) -> list[tuple[float, float]]:
@@ -108,7 +131,7 @@ class Sampler:
                 # The pages say so each time.
                 if not is_away:
                     logger.warning("the broker cannot be asked: %s; it is tried again", error)
-                is_away = True
+                is_away = self._samples.is_away = True
             took_s = max(time.monotonic() - begun, 0.001)
 
     def _overviews(self) -> list[QueueOverview]:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import secrets
 import time
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from celery_redis_plus.connection.forks import lock_of
+
+if TYPE_CHECKING:
+    from celery_redis_plus.cli.web.users import User
 
 #: Seconds after which a user logs in again.
 SESSION_S: Final = 12 * 3600.0
@@ -19,25 +22,25 @@ class Sessions:
 
     def __init__(self) -> None:
         self._lock = lock_of(self)
-        #: When each ends, by the monotonic clock, the oldest first.
-        self._ends_at: dict[str, float] = {}
+        #: Whose each is, and when it ends, by the monotonic clock, the oldest first.
+        self._open: dict[str, tuple[User, float]] = {}
 
-    def open(self) -> str:
+    def open(self, user: User) -> str:
         """Return the id of a new login."""
         id_ = secrets.token_urlsafe(24)
         with self._lock:
-            self._ends_at[id_] = time.monotonic() + SESSION_S
-            while len(self._ends_at) > MAX_SESSIONS:
-                del self._ends_at[next(iter(self._ends_at))]
+            self._open[id_] = user, time.monotonic() + SESSION_S
+            while len(self._open) > MAX_SESSIONS:
+                del self._open[next(iter(self._open))]
         return id_
 
-    def has(self, id_: str) -> bool:
-        """Return whether a login of that id is open. An id that is wrong is found by its hash, so its time tells nothing."""
+    def user(self, id_: str) -> User | None:
+        """Return whose login of that id is open; None: there is none. An id is found by its hash, so its time tells nothing."""
         with self._lock:
-            ends_at = self._ends_at.get(id_)
-        return ends_at is not None and time.monotonic() < ends_at
+            found = self._open.get(id_)
+        return found[0] if found is not None and time.monotonic() < found[1] else None
 
     def close(self, id_: str) -> None:
         """End a login."""
         with self._lock:
-            self._ends_at.pop(id_, None)
+            self._open.pop(id_, None)

@@ -27,6 +27,11 @@ class Printed(NamedTuple):
         return one
 
     @property
+    def json_document(self) -> Any:
+        """The JSON document that was printed over several lines."""
+        return json.loads(self.out)
+
+    @property
     def lines(self) -> list[Any]:
         """The JSON objects, one a line."""
         return [json.loads(line) for line in self.out.splitlines()]

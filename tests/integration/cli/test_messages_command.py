@@ -324,3 +324,41 @@ def test_a_transient_queue_has_no_dead_letters_so_cancelling_to_them_asks(cli, c
     printed = cli("messages", "cancel", "--queue", "short", "--task", "t", "--dead-letter")
     assert (printed.status, "Delete 2 dead letter(s) for good" in printed.err) == (2, True)
     assert cli("queues", "short", "--json").json["ready"] == 2
+
+
+@pytest.mark.parametrize("arguments", [{}, {"x-priority-ageing": 60_000}, {"x-max-priority": 10}])
+def test_a_message_with_another_priority_is_delivered_in_its_turn(cli, channel, arguments):
+    declare(channel, "q", arguments=arguments)
+    for number in range(4):
+        publish(channel, "q", number, headers={"task": "t", "id": f"task-{number}"}, priority=5)
+    publish(channel, "q", 4, headers={"task": "t", "id": "task-4", "x-delay": 3_600_000}, priority=5)
+    assert cli("messages", "prioritize", "task-2", "10") == (0, "message task-2 has priority 10\n", "")
+    assert cli("messages", "prioritize", "task-0", "1", "--queue", "q", "--json").json == {"id": "task-0", "priority": 1}
+    assert cli("messages", "prioritize", "task-4", "9").status == 0
+    found = cli("messages", "list", "q", "--json").lines
+    assert [(one["task_id"], one["priority"]) for one in found] == [("task-2", 10), ("task-1", 5), ("task-3", 5), ("task-0", 1)]
+    assert cli("messages", "show", "task-2", "--json").json["priority"] == 10
+    assert cli("messages", "reschedule", "task-4", "--in", "0").status == 0
+    assert cli("check").status == 0
+    queue = kombu.Queue("q", durable=True, queue_arguments=arguments)
+    assert Inbox(channel, queue).exactly(5) == [2, 4, 1, 3, 0]
+    with BrokerAdmin(channel.connection.client.as_uri(include_password=True)) as admin:
+        assert {one.action for one in admin.audit.entries()} == {"prioritize", "reschedule"}
+
+
+def test_the_order_of_priorities_is_that_of_the_app(cli, connect, broker_url):
+    channel = connect(priority_order="low-first").channel()
+    declare(channel, "q")
+    publish(channel, "q", "a", "b", headers={"task": "t"}, priority=5)
+    with BrokerAdmin(broker_url, {"priority_order": "low-first"}) as admin:
+        second = list(admin.list_messages("q", "ready"))[1].tag
+        assert admin.messages.prioritize(second, 1)
+    assert Inbox(channel, "q").exactly(2) == ["b", "a"]
+
+
+def test_a_message_that_a_consumer_has_keeps_its_priority(cli, shop):
+    inbox = Inbox(shop, "q", ack=False, prefetch=1)
+    inbox.drain(1)
+    refused = cli("messages", "prioritize", "task-0", "3")
+    assert refused.status == 1
+    assert "is PROCESSING in queue 'q'" in refused.err

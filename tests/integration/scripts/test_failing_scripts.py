@@ -220,6 +220,8 @@ SCENARIOS: dict[str, list[Scenario]] = {
         Scenario(lambda shop: shop.messages.reschedule("q", shop.tag("delayed"), "+5000")),
         Scenario(lambda shop: shop.messages.reschedule("q", shop.tag("delayed"), 0)),
         Scenario(lambda shop: shop.messages.reschedule("q", shop.tag("ready"), 0)),
+        Scenario(lambda shop: shop.messages.prioritize("q", shop.tag("ready"), 9)),
+        Scenario(lambda shop: shop.messages.prioritize("q", shop.tag("delayed"), 9)),
     ],
     "move_message": [
         Scenario(lambda shop: shop.messages.move("q", shop.tag("ready"), "d")),

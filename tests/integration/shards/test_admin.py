@@ -200,3 +200,23 @@ def test_a_shard_that_is_down_is_left_out_and_named(filled, url, capsys, caplog,
     collector.close()
     assert f'queue="{named(2)}"' in text
     assert f'queue="{named(1)}"' not in text
+
+
+def test_definitions_of_all_shards_come_back_and_all_keys_go(filled, url, capsys, tmp_path):
+    channel = filled.channel()
+    channel.exchange_declare("shop", type="topic")
+    for queue in QUEUES:
+        channel.queue_bind(queue, "shop", f"{queue}.#")
+    file = str(tmp_path / "definitions.json")
+    assert main(["export", "definitions", "--broker", url, "--output", file]) == 0
+    filled.close()
+    assert main(["uninstall", "--broker", url, "--yes"]) == 0
+    assert main(["queues", "--broker", url, "--json"]) == 0
+    assert "key(s) are deleted" in capsys.readouterr().out
+    assert main(["import", "definitions", file, "--broker", url]) == 0
+    assert capsys.readouterr().out == "1 exchange, 3 queues, 3 bindings, 0 policies are declared; 0 are there already\n"
+    assert main(["import", "definitions", file, "--broker", url]) == 0
+    assert capsys.readouterr().out == "0 exchanges, 0 queues, 0 bindings, 0 policies are declared; 7 are there already\n"
+    with admin_of_url(url) as admin:
+        for queue in QUEUES:
+            assert [(name, one.routing_key) for name, one in admin.bindings(queue)] == [("shop", f"{queue}.#")]

@@ -10,6 +10,7 @@ from urllib.parse import urlencode
 import pytest
 
 from celery_redis_plus.cli.web import sessions
+from celery_redis_plus.cli.web.access import TOKEN_USER
 from tests.support.inbox import declare
 from tests.support.web_page import TOKEN, web_page
 
@@ -102,9 +103,9 @@ def test_a_session_ends_after_twelve_hours(page, monkeypatch):
 def test_of_a_thousand_logins_the_oldest_ends(page):
     page.get("/")
     for _ in range(sessions.MAX_SESSIONS - 1):
-        page.access.sessions.open()
+        page.access.sessions.open(TOKEN_USER)
     assert page.get("/").status == 200
-    page.access.sessions.open()
+    page.access.sessions.open(TOKEN_USER)
     assert page.get("/").status == 401
 
 

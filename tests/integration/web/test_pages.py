@@ -137,7 +137,7 @@ def test_scheduled_messages_of_all_queues_are_shown_by_their_time(page, channel)
         publish(channel, queue, "x", headers={"task": f"in.{delay}", "x-delay": delay})
     answer = page.get("/scheduled")
     assert [row[:2] for row in rows(answer)] == [["in.1000000", "b"], ["in.2000000", "a"], ["in.3000000", "a"]]
-    assert "The next 3 of 3 delayed messages" in answer.text
+    assert "3 delayed messages, the next due first." in answer.text
 
 
 def test_dead_letters_are_shown_with_their_reason(page, channel, dead):

@@ -43,12 +43,20 @@ def test_every_module_in_commands_is_a_command_with_a_short_help():
 def test_every_command_has_json_but_those_that_write_files_or_go_on():
     without = {path for path, command in LEAVES if "--json" not in [name for option in command.params for name in option.opts]}
 
-    assert without == {("demo",), ("exporter",), ("spark",), ("web",), ("events", "export")}
+    assert without == {
+        ("demo",),
+        ("exporter",),
+        ("spark",),
+        ("web",),
+        ("web-user",),
+        ("events", "export"),
+        ("export", "definitions"),
+    }
 
 
 def test_what_deletes_asks_first_and_can_be_tried():
     having = {path: {name for option in command.params for name in option.opts} for path, command in LEAVES}
-    destructive = {path for path in having if path[-1] in {"purge", "delete", "cancel"}}
+    destructive = {path for path in having if path[-1] in {"purge", "delete", "cancel", "uninstall"}}
 
     # A kick deletes nothing, and may have a task run twice.
     assert {path for path, options in having.items() if "--yes" in options} == {*destructive, ("messages", "kick")}
