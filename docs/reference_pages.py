@@ -68,7 +68,7 @@ RETURNED = {"Delivery", "BrowsedMessage", "ListedMessage"}
 SAID_ONCE = re.compile(
     r"redis\.exceptions\.RedisError: as `error_translation"
     r"|connection: a kombu Connection|app: (the app; )?None: |(app|id|queue): see `|OptionError: the app's broker is none of ours"
-    r"|kombu.exceptions.ChannelError: as `Channel"
+    r"|kombu.exceptions.ChannelError: as `Channel|queue: its name$|(kombu.exceptions.)?ChannelError: there is no such queue"
 )
 #: Options that the page tells of before the list.
 COMMON = {"--app", "--broker", "--help", "--json", "--dry-run", "--yes"}
