@@ -46,17 +46,20 @@ def _describe(error: amqp_errors.AMQPError, text: str) -> None:
 
 
 class ServerUnreachable(CeleryRedisPlusError, redis_errors.ConnectionError):
-    """The connection to the server failed or broke. Celery reconnects on its own. If that does not help, check that the
-    server runs, that host and port in `broker_url` are right, and that no firewall blocks them.
+    """The connection to the server failed or broke.
+
+    Celery reconnects on its own. If that does not help, check that the server runs, host and port in `broker_url`, and
+    firewalls.
     """
 
     remedy = "check that the server runs and that broker_url is right"
 
 
 class ConsumerCancelled(CeleryRedisPlusError, amqp_errors.ConsumerCancelled):
-    """The server has cancelled a consumer: its queue was deleted, or declared again as one that it cannot consume. Celery and
-    kombu's mixins connect again, and declare the queue again. In other programs the connection works: go on with the other
-    consumers, or declare the queue and consume it. A consumer with `on_cancel` is told by that instead.
+    """The server has cancelled a consumer: its queue was deleted, or declared again as one that it cannot consume.
+
+    Celery and kombu's mixins connect and declare it again. In other programs go on with the other consumers, or declare the
+    queue and consume it. A consumer with `on_cancel` is told by that instead.
     """
 
     def __init__(self, text: str = "") -> None:
@@ -65,9 +68,11 @@ class ConsumerCancelled(CeleryRedisPlusError, amqp_errors.ConsumerCancelled):
 
 
 class TlsFailed(ServerUnreachable):
-    """The TLS handshake failed, or only one side speaks TLS; the message says which. Use `redispluss://` exactly if the
-    server's port speaks TLS. `ssl_ca_certs` must have the authority of the server's certificate; a server that wants one from
-    its clients needs `ssl_certfile` and `ssl_keyfile`. For tests, `ssl_cert_reqs=none` turns the check off.
+    """The TLS handshake failed, or only one side speaks TLS; the message says which.
+
+    Use `redispluss://` exactly if the server's port speaks TLS. `ssl_ca_certs` must have the authority of the server's
+    certificate; a server that wants one from its clients needs `ssl_certfile` and `ssl_keyfile`. For tests,
+    `ssl_cert_reqs=none` turns the check off.
     """
 
     remedy = (
@@ -77,10 +82,10 @@ class TlsFailed(ServerUnreachable):
 
 
 class MasterNotFound(ServerUnreachable):
-    """No Sentinel named a master that takes connections, or no node of a cluster the owner of the broker's slot, within
-    `socket_connect_timeout`. The message has the answer of each. Celery tries again: a failover may be under way. If that
-    does not help, check that the Sentinels or nodes in `broker_url` run, and that `master_name` is the name behind `sentinel
-    monitor`; with a cluster see CLUSTER INFO and CLUSTER NODES.
+    """Within `socket_connect_timeout` no Sentinel named a master that takes connections, or no node of a cluster the owner of the
+    broker's slot. The message has the answer of each. Celery tries again: a failover may be under way. If that does not help,
+    check the Sentinels or nodes in `broker_url`, and `master_name` against `sentinel monitor`; with a cluster see CLUSTER INFO
+    and CLUSTER NODES.
     """
 
     remedy = "check the Sentinels or nodes in broker_url, and that enough of them run for a failover"
@@ -92,8 +97,10 @@ class MasterNotFound(ServerUnreachable):
 
 
 class ShardUnreachable(ServerUnreachable):
-    """One of several shards cannot be reached; the message names it. Its queues take no messages until it is back. Those of the
-    other shards go on. A worker connects to it again by itself. Retry the publish later, or check the node of this shard.
+    """One of several shards cannot be reached; the message names it.
+
+    Its queues take no messages until it is back; those of the other shards go on. A worker connects to it again by itself.
+    Retry the publish later, or check the node of this shard.
     """
 
     remedy = "check the node of this shard; the queues of the other shards work"
@@ -108,15 +115,17 @@ class NotRedis(CeleryRedisPlusError, redis_errors.ConnectionError, redis_errors.
 
 
 class ServerTimeout(CeleryRedisPlusError, redis_errors.TimeoutError):
-    """The server did not accept a connection, or did not reply, in time. Celery reconnects on its own. If the error
-    persists, check the network and the server's load, or raise `socket_connect_timeout` or `socket_timeout` (seconds).
+    """The server did not accept a connection, or did not reply, in time.
+
+    Celery reconnects on its own. If the error persists, check the network and the server's load, or raise
+    `socket_connect_timeout` or `socket_timeout` (seconds).
     """
 
     remedy = "check the network and the server's load, or raise socket_timeout or socket_connect_timeout"
 
 
 class ServerLoading(CeleryRedisPlusError, redis_errors.BusyLoadingError):
-    """The server has started and still loads its data set. Wait: Celery tries again until the data set is loaded."""
+    """The server has started and still loads its data set. Wait: Celery tries again."""
 
     remedy = "wait until it has loaded its data set"
 
@@ -131,18 +140,18 @@ class ServerUnavailable(CeleryRedisPlusError, redis_errors.ConnectionError, redi
 
 
 class ReadOnlyReplica(CeleryRedisPlusError, redis_errors.ConnectionError, redis_errors.ReadOnlyError):
-    """The server is a read-only replica, for example a primary that has just been demoted. Celery reconnects, which
-    helps once the name in `broker_url`, or its Sentinels, lead to the new primary. If the error persists, point `broker_url` at
-    the primary.
+    """The server is a read-only replica, for example a primary that has just been demoted.
+
+    Celery reconnects. If the error persists, point `broker_url` at the primary.
     """
 
     remedy = "point broker_url at the primary"
 
 
 class SlotUnavailable(CeleryRedisPlusError, redis_errors.ConnectionError, redis_errors.ResponseError):
-    """A node of a Redis Cluster does not serve the hash slot of the broker: another node owns it (MOVED), the slot is on its
-    way (ASK, TRYAGAIN), or the cluster is incomplete (CLUSTERDOWN). Celery reconnects, which leads to the owner. If the error
-    persists, see CLUSTER INFO, and CLUSTER NODES for a migration that hangs.
+    """A node of a Redis Cluster does not serve the hash slot of the broker: another node owns it (MOVED), the slot is on its way
+    (ASK, TRYAGAIN), or the cluster is incomplete (CLUSTERDOWN). Celery reconnects to the owner. If the error persists, see
+    CLUSTER INFO, and CLUSTER NODES for a migration that hangs.
     """
 
     remedy = "wait for the end of the failover or the migration; if it lasts, see CLUSTER INFO and CLUSTER NODES"
@@ -172,49 +181,52 @@ class NoPermission(CeleryRedisPlusError, redis_errors.NoPermissionError):
 
 
 class ServerTooOld(CeleryRedisPlusError, redis_errors.RedisError):
-    """The server is older than Redis 7.0 or Valkey 7.2, which this transport needs. Upgrade the server. Nothing was
-    changed in it.
-    """
+    """The server is older than Redis 7.0 or Valkey 7.2. Upgrade it. Nothing was changed in it."""
 
     remedy = "upgrade the server, or point broker_url at a newer one"
 
 
 class CommandUnavailable(CeleryRedisPlusError, redis_errors.ResponseError):
-    """The server does not offer a command that this transport needs: its administrator or provider has renamed or disabled it, or
-    the server is neither Redis nor Valkey. The message names the command, or the script that calls it. See "Servers" in the docs.
+    """The server does not offer a command that this transport needs: it was renamed or disabled, or the server is neither Redis
+    nor Valkey. The message names the command, or the script that calls it. See "Servers" in the docs.
     """
 
     remedy = "allow the command on the server, or use another one; the page Servers (docs/servers.md) has all that are needed"
 
 
 class ServerOutOfMemory(CeleryRedisPlusError, redis_errors.OutOfMemoryError):
-    """The server reached its `maxmemory` and stores no more data. Nothing was stored. Workers can continue to consume,
-    which frees memory. Otherwise raise `maxmemory` (CONFIG SET maxmemory), add workers, or publish less.
+    """The server reached its `maxmemory`.
+
+    Nothing was stored. Workers continue to consume, which frees memory. Otherwise raise `maxmemory` (CONFIG SET maxmemory),
+    add workers, or publish less.
     """
 
     remedy = "raise maxmemory, or let workers drain the queues"
 
 
 class WrongKeyType(CeleryRedisPlusError, redis_errors.ResponseError):
-    """A key of this transport holds a value of another type, written by another program or by kombu's own Redis
-    transport. The message names the command or script and its keys; the command TYPE says what each one holds. Use another
-    database number, or set the transport option `global_keyprefix`.
+    """A key of this transport holds a value of another type, written by another program or by kombu's own Redis transport.
+
+    The message names the command or script and its keys; TYPE says what each one holds. Use another database number, or
+    `global_keyprefix`.
     """
 
     remedy = "use another database number, or set the transport option global_keyprefix"
 
 
 class OtherDataFormat(CeleryRedisPlusError, redis_errors.ResponseError):
-    """The data in this database was written by a version of this package with another data format. The message names both
-    versions of the format. Use the same version of the package in all processes of a broker, or upgrade as the changelog says.
+    """A version of this package with another data format wrote this database.
+
+    The message names both formats. Use the same version in all processes of a broker, or upgrade as the changelog says.
     """
 
     remedy = "use a version of celery-redis-plus that knows this format, in all processes of the broker"
 
 
 class ClusterRedirected(CeleryRedisPlusError, redis_errors.ResponseError):
-    """The server is a node of a Redis Cluster, which stores only some of the keys, and `broker_url` names it as a single
-    server. Write `redisplus+cluster://host:port/0` in `broker_url`, or `redispluss+cluster://` for TLS.
+    """The server is a node of a Redis Cluster, and `broker_url` names it as a single server.
+
+    Write `redisplus+cluster://host:port/0`, or `redispluss+cluster://` for TLS.
     """
 
     remedy = "write redisplus+cluster://host:port/0 in broker_url, or redispluss+cluster:// for TLS"
@@ -234,9 +246,10 @@ class OptionError(InvalidArgument):
 
 
 class ShardsRaised(OptionError, redis_errors.ResponseError):
-    """The number of shards of this broker was raised (`celery-redis-plus shards raise`) above the process's transport option
-    `shards`. Nothing was stored. A process with several shards connects again with the new number by itself; set the option
-    `shards` to it, which the message names.
+    """The number of shards of this broker was raised (`celery-redis-plus shards raise`) above the process's option `shards`.
+
+    Nothing was stored. A process with several shards connects again with the new number by itself; set the option to it,
+    which the message names.
     """
 
     def __init__(self, text: str, shards: int = 0) -> None:
@@ -247,7 +260,8 @@ class ShardsRaised(OptionError, redis_errors.ResponseError):
 
 class InvalidAddress(InvalidArgument):
     """The broker URL, or a part of it such as the port, the database number or a TLS option, cannot be used.
-    Correct `broker_url` (special characters in user names and passwords must be percent-encoded).
+
+    Correct `broker_url`; special characters in user names and passwords are percent-encoded.
     """
 
     remedy = "use a database that the server has: 0 to 15 by default, only 0 in cluster mode"
@@ -276,33 +290,37 @@ class InvalidQueueName(InvalidArgument):
 
 
 class UnsupportedVersion(CeleryRedisPlusError, ImportError):
-    """The installed Celery, kombu or billiard lacks an internal name that this package needs. The message names it, the
-    installed versions and the supported ones. Install a supported version.
+    """The installed Celery, kombu or billiard lacks an internal name that this package needs.
+
+    The message names it, and the supported versions. Install one of these.
     """
 
 
 class UnknownEventSchema(CeleryRedisPlusError):
-    """Another release wrote the lifecycle events, in a format that this one does not know. Upgrade celery-redis-plus
-    where the events are read. They stay in their stream until then.
+    """Another release wrote the lifecycle events, in a format that this one does not know.
+
+    Upgrade celery-redis-plus where they are read; they stay in their stream until then.
     """
 
 
 class EventsLost(CeleryRedisPlusError):
     """Lifecycle events were removed before a reader had read them: trimmed by `event_log_maxlen` or `event_log_max_age`, or
-    deleted with their stream. The message names the queue, the first and last event, and their number. Read sooner or
-    keep more events. `failOnDataLoss=false` continues without them, and counts them.
+    deleted with their stream. The message names queue, first and last event, and number. Read sooner or keep more.
+    `failOnDataLoss=false` continues without them, and counts them.
     """
 
 
 class ReaderTaken(CeleryRedisPlusError):
-    """Another folder of tables has registered a reader of lifecycle events under this name. Two folders under one name would take
-    events from each other. Name the reader of this folder otherwise, or remove the other one (`events drop-reader`).
+    """Another folder of tables has registered a reader of lifecycle events under this name, and would take events from this one.
+
+    Choose another name, or remove the other reader (`events drop-reader`).
     """
 
 
 class NoEvents(CeleryRedisPlusError):
-    """A queue has no lifecycle events. Enable the event log (`event_log=True`) in the application. Check the queue's name,
-    the prefix and the database number.
+    """A queue has no lifecycle events.
+
+    Enable the event log (`event_log=True`). Check the queue's name, the prefix and the database number.
     """
 
 
@@ -313,15 +331,15 @@ class TablesUnusable(CeleryRedisPlusError):
 
 
 class ObjectStoreFailed(TablesUnusable):
-    """An object store that has tables refuses, or cannot be reached. The message is the URL and what the store said: check
-    network, bucket and rights. A running `spark ingest` or `spark run` tries again by itself.
+    """An object store that has tables refuses, or cannot be reached.
+
+    The message is the URL and what the store said: check network, bucket and rights. A running `spark ingest` or `spark run`
+    tries again by itself.
     """
 
 
 class SparkJobFailed(CeleryRedisPlusError):
-    """A Spark job failed. The message is the error of Spark's Python processes, without the Java traces. `--verbose`
-    shows those.
-    """
+    """A Spark job failed. The message is the error of Spark's Python processes; `--verbose` shows the Java traces."""
 
 
 class SparkUnavailable(CeleryRedisPlusError):
@@ -340,8 +358,9 @@ class MessageTooLarge(InvalidArgument):
 
 
 class BrokerError(CeleryRedisPlusError, amqp_errors.ChannelError):
-    """Base of the errors with an AMQP 0-9-1 reply code, which each has as `code`. Catch it to catch them all. Each is a
-    `ChannelError` of kombu, and has its own remedy.
+    """Base of the errors with an AMQP 0-9-1 reply code, which each has as `code`.
+
+    Each is a `ChannelError` of kombu, and has its own remedy.
     """
 
     #: AMQP 0-9-1 reply code.
@@ -369,8 +388,9 @@ class ExchangeNotFound(BrokerError, amqp_errors.NotFound):
 
 
 class Unroutable(BrokerError):
-    """No queue took the message: no binding matches, or the transient queue has vanished. The message is not stored.
-    Declare and bind the queue first.
+    """No queue took the message: no binding matches, or the transient queue has vanished.
+
+    It is not stored. Declare and bind the queue first.
     """
 
     reply_code = 312
@@ -383,17 +403,18 @@ class DeliveryNotFound(BrokerError, amqp_errors.NotFound):
 
 
 class AccessRefused(BrokerError, amqp_errors.AccessRefused):
-    """A consumer cannot have the queue: another one consumes it exclusively, or this one asks for exclusive use of a
-    queue with consumers. Cancel the other consumer first, or consume without `exclusive`.
+    """Another consumer has the queue exclusively, or this one asks for exclusive use of a queue with consumers.
+
+    Cancel the other consumer first, or consume without `exclusive`.
     """
 
     reply_code = 403
 
 
 class ResourceLocked(BrokerError, amqp_errors.ResourceLocked):
-    """The queue belongs to another connection, which declared it with `exclusive=True`. Other connections may only
-    publish to it, and it is deleted with its connection. Or the queue has a single active consumer, so `basic_get` is
-    refused. Use another queue, or consume it.
+    """The queue belongs to another connection, which declared it with `exclusive=True`: others may only publish to it, and it is
+    deleted with its connection. Or the queue has a single active consumer, so `basic_get` is refused. Use another queue, or
+    consume it.
     """
 
     reply_code = 405
@@ -426,9 +447,10 @@ class NotSupported(BrokerError):
 
 
 class OutcomeUnknown(BrokerError):
-    """A publish lost its reply and was retried later than `publish_dedup_window` allows. It is unknown whether the
-    message was stored, and sending it again might store a second one. Check whether it arrived, then decide. A sooner
-    retry, or a longer window, avoids this.
+    """A publish lost its reply and was retried later than `publish_dedup_window` allows.
+
+    Whether the message was stored is unknown, and sending it again might store a second one. Check whether it arrived, then
+    decide. A sooner retry, or a longer window, avoids this.
     """
 
 
@@ -436,9 +458,11 @@ class OutcomeUnknown(BrokerError):
 
 
 class NotReplicated(CeleryRedisPlusError):
-    """The publish succeeded: the message is stored, and consumers receive it. But fewer than `wait_replicas` replicas had it
-    within `wait_replicas_timeout`, so a failover now might lose it. Check the replicas. Do not publish the message again: that
-    stores a second one. Neither kombu nor Celery does so; with `retry_errors` their retry only asks the replicas again.
+    """The publish succeeded: the message is stored, and consumers receive it.
+
+    But fewer than `wait_replicas` replicas had it within `wait_replicas_timeout`, so a failover now might lose it. Check the
+    replicas. Do not publish it again: that stores a second one. Neither kombu nor Celery does so; with `retry_errors` their
+    retry only asks the replicas again.
     """
 
     def __init__(self, text: str, *, confirmed: int = 0, wanted: int = 0) -> None:
@@ -451,8 +475,9 @@ class NotReplicated(CeleryRedisPlusError):
 
 
 class NoFence(CeleryRedisPlusError):
-    """`fence()` has no token to return: it was called outside a task, or in a task whose message is a broadcast or came over
-    another broker. Call it inside a task that was sent to a queue of this broker, in the thread that runs the task.
+    """`fence()` was called outside a task, or in a task whose message is a broadcast or came over another broker.
+
+    Call it in a task that was sent to a queue of this broker, in the thread that runs the task.
     """
 
 
@@ -463,9 +488,9 @@ class SnoozedTooOften(CeleryRedisPlusError):
 
 
 class NotSettled(CeleryRedisPlusError):
-    """A task asked for `ack()`, `nack()` or `reject()`, and its message cannot be settled: the call came outside a task, or
-    in an eager one, or the message is settled already, or another consumer has it. The message says which. Call one of the
-    three, once, and set `acks_late=True` or an ack policy, so that it is not acked before the task begins.
+    """A task's `ack()`, `nack()` or `reject()` cannot settle its message: the call came outside a task, or in an eager one, or
+    the message is settled already, or another consumer has it. The message says which. Call one of the three, once, and set
+    `acks_late=True` or an ack policy, so that it is not acked before.
     """
 
 
@@ -473,8 +498,9 @@ class NotSettled(CeleryRedisPlusError):
 
 
 class PublishRefused(CeleryRedisPlusError):
-    """A queue refused a message, and nothing of it is stored there. Catch it to catch all reasons. Neither kombu nor
-    Celery tries again, because only the caller can decide about that.
+    """A queue refused a message, and nothing of it is stored there.
+
+    Catch it to catch all reasons. Neither kombu nor Celery tries again: only the caller can decide.
     """
 
 
@@ -485,9 +511,10 @@ class MessageNotAccepted(PublishRefused, InvalidArgument):
 
 
 class QueueFull(PublishRefused):
-    """A queue, or fanout exchange, has reached a limit (`x-max-length`, `x-max-length-bytes`, `x-max-pending`) and refuses more
-    messages. The message is not in it. With `x-overflow: reject-publish-dlx` it is a dead letter. Publish later, add
-    consumers, or raise the limit.
+    """A queue, or fanout exchange, has reached a limit (`x-max-length`, `x-max-length-bytes`, `x-max-pending`).
+
+    The message is not in it; with `x-overflow: reject-publish-dlx` it is a dead letter. Publish later, add consumers, or
+    raise the limit.
     """
 
 
@@ -498,7 +525,8 @@ class PublishTimedOut(QueueFull):
 
 
 class PublisherBlocksItself(QueueFull):
-    """A queue with `x-overflow: block` is full, and only the publisher's own thread consumes it, so waiting would never
-    end. Nothing is stored. Run more than one thread or process, or raise the limit. A solo worker must not publish into
-    its own full queue.
+    """A queue with `x-overflow: block` is full, and only the publisher's own thread consumes it, so waiting would never end.
+
+    Nothing is stored. Run more than one thread or process, or raise the limit. A solo worker must not publish into its own
+    full queue.
     """

@@ -173,7 +173,7 @@ class Options:
     credentials in the URL are the master's."""
     shards: int = option(whole_number(1, 64), 1, unit="shards")
     """The number of shards that the queues are spread over. Each is a whole broker in one hash slot, so that several nodes of a
-    Redis Cluster share the work: see [shards](topologies.md#shards). The same for all processes."""
+    Redis Cluster share the work: see [shards](shards.md). The same for all processes."""
     min_other_sentinels: int = option(whole_number(0), 0, unit="Sentinels")
     """The number of other Sentinels that a Sentinel must know, so that its answer counts."""
     credential_provider: Any = option(  # noqa: RUF009 - immutable as all others; Any hides it

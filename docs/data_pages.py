@@ -9,7 +9,7 @@ from contract_operations import NO_STATE, OPERATIONS, Operation
 
 from celery_redis_plus.key_descriptions import DESCRIPTIONS, SECTIONS, WITH_QUEUE, KeyDescription
 from celery_redis_plus.record_fields import COUNTERS, FANOUT_COUNTERS
-from celery_redis_plus.script_headers import keys_in_header, script_names, writers, written_kinds
+from celery_redis_plus.script_headers import script_names, writers
 
 DATA_INTRO = """# Data in Redis
 
@@ -40,14 +40,6 @@ COUNTED = {
     "meta:{Q}": (COUNTERS, "metrics.md#counters-of-a-queue"),
     "fanout:{/0.X}": (FANOUT_COUNTERS, "metrics.md#counters-of-a-fanout-exchange"),
 }
-#: Keys that go together, as the contract names them.
-TOGETHER = {
-    "the event log": {"events", "events_meta", "events_readers", "event_index"},
-    "tracks": {"track", "track_events"},
-    "all places": {"queue", "delayed", "messages_index", "dead", "dlx_outbox", "expiry"},
-    "waiting places": {"queue", "delayed", "expiry"},
-    "wake-ups": {"wakeup", "schedule_wakeup"},
-}
 ELSEWHERE = {"events_meta:{Q}": "events.md#the-hash-events_metaq"}
 #: The cost of an operation of which the page says none.
 FIXED = "a fixed number of commands."
@@ -55,10 +47,9 @@ CONTRACT_INTRO = """# The contract with the store
 
 Every change on the server is one of these operations. Rooms above `broker/` call the functions; each is one call of one of the
 scripts, or pages of such calls. A script happens wholly or not at all, and [a failure inside it](design/0012-scripts.md) loses
-nothing. Paths are relative to `celery_redis_plus/`. Keys are named by their first word ([data](data.md)); *waiting places* are
-queue, delayed and expiry, *all places* also messages_index, dead and dlx_outbox. Keys and cost come
-from the headers of the scripts, and tests check that each script has its operation, that each function exists, and that states
-change where they say so. Where no cost is named, it is a fixed number of commands; where no states are, none changes.
+nothing. Paths are relative to `celery_redis_plus/`. [The matrix](data.md#who-writes-what) has the keys that each script writes.
+Costs come from the headers of the scripts. Tests check that each script has its operation, that each function exists, and that
+states change where they say so. Where no cost is named, it is a fixed number of commands; where no states are, none changes.
 
 A server that is [full](architecture.md#when-something-breaks) refuses only what adds messages or tracks them. Every operation
 raises the errors of `redis.exceptions` as [errors](errors.md) of this package. A lost reply leaves the outcome open: a publish
@@ -133,27 +124,17 @@ def contract_page() -> str:
 def _operation(one: Operation) -> str:
     doors = ", ".join(f"`{door}`" for door in one.doors)
     scripts = ", ".join(f"`lua/{name}.lua`" for name in one.scripts)
-    written = set().union(*(written_kinds(name) for name in one.scripts))
-    read = {kind for name in one.scripts for kind, _, _ in keys_in_header(f"{name}.lua")} - written
-    keys = f"writes {_kinds(written)}" if written else f"reads {_kinds(read)}"
     bounds: dict[str, list[str]] = {_bound(name): [] for name in one.scripts}
     for name in one.scripts:
         bounds[_bound(name)].append(name)
     cost = " ".join(
-        bound if len(bounds) == 1 else f"{', '.join(f'`{name}`' for name in names)}: {bound}" for bound, names in bounds.items()
+        bound if len(bounds) == 1 else f"{', '.join(f'`{name}`' for name in names)}: {bound}"
+        for bound, names in bounds.items()
+        if bound != FIXED
     )
-    facts = {"by": f"{doors}: {scripts}", "states": one.states, "refuses": one.refuses, "keys": keys, "cost": cost}
+    facts = {"by": f"{doors}: {scripts}", "states": one.states, "refuses": one.refuses, "cost": cost}
     lines = (f"* {name}: {text}\n" for name, text in facts.items() if text not in (NO_STATE, "none", FIXED))
     return f"\n### {one.name}\n\n{one.does}\n\n{''.join(lines)}"
-
-
-def _kinds(kinds: set[str]) -> str:
-    names, alone = [], set(kinds)
-    for name, together in TOGETHER.items():
-        if together <= alone:
-            names.append(name)
-            alone -= together
-    return ", ".join([*sorted(alone), *names])
 
 
 def _bound(script: str) -> str:

@@ -78,21 +78,18 @@ an `amqp.exceptions.NotFound`.
 
 ACCESS_INTRO = """# Access rules
 
-The rights that each role needs on the server, and no others. They are read from the scripts and from what Python sends. A test
-runs a part of the integration suite with them.
-
-With the option `global_keyprefix`, write it before the `*` of `~*`, and before each key of the reader: then apps cannot touch
-each other's keys. `ROLES[0].rule("shop:")` of `celery_redis_plus.access_rules` is the first rule for the prefix `shop:`.
+The rights that each role needs on the server, and no others; a test runs a part of the integration suite with them. With the
+option `global_keyprefix`, write it before the `*` of `~*`, and before each key of the reader: then apps cannot touch each
+other's keys. `ROLES[0].rule("shop:")` of `celery_redis_plus.access_rules` is the first rule for the prefix `shop:`.
 
 A monitor can change nothing. A reader sees the event log only; with `event_log_payload` that has the arguments of tasks. A
-publisher needs commands that change keys, because scripts call them: it can also remove messages. With `client|list` a worker
-sees the addresses of all clients. Remote control needs the rights of a worker: it consumes replies.
+publisher can also remove messages, because scripts call the commands that do. With `client|list` a worker sees the addresses of
+all clients. Remote control needs the rights of a worker: it consumes replies.
 
-Celery's result backend needs rights of its own. A Sentinel has users of its own: ours needs `+sentinel|get-master-addr-by-name
-+sentinel|master +client|setname +client|setinfo` there. On [Redis Cluster](topologies.md#redis-cluster) each role needs
-`+cluster|slots +cluster|nodes`, too.
-
-Redis 7.0 does not know `client|setinfo`: leave it out of the rules there.
+Celery's result backend needs rights of its own. On Sentinels, which have users of their own, ours needs
+`+sentinel|get-master-addr-by-name +sentinel|master +client|setname +client|setinfo`. On [Redis
+Cluster](topologies.md#redis-cluster) each role needs `+cluster|slots +cluster|nodes`, too. Redis 7.0 does not know
+`client|setinfo`: leave it out there.
 
 | role | for |
 |---|---|
@@ -183,9 +180,8 @@ def events_page() -> str:
 
 CHECK_INTRO = """# Checking a broker
 
-`celery-redis-plus check` checks a broker against the rules below and prints a line for each violation. Workers and publishers
-may run meanwhile: a script checks each message within one atomic step. A call checks `--batch` messages (100), at about 20 µs
-of server time each.
+`celery-redis-plus check` prints a line for each violation of the rules below. Workers and publishers may run meanwhile: a script
+checks each message within one atomic step. A call checks `--batch` messages (100), at about 20 µs of server time each.
 
 ```bash
 celery-redis-plus check --url redis://localhost:6379/0
@@ -193,9 +189,8 @@ celery-redis-plus check --url redis://localhost:6379/0 --prefix shop: --queue or
 celery-redis-plus check --url redis://localhost:6379/0 --repair
 ```
 
-The exit status is 1 if violations were found, 2 if the check could not run. `--repair` repairs those that can be repaired; a
-second run then returns 0. If the application sets `priority_order=low-first`, the URL must have it too. No repair loses a
-message: a tag is removed only if it has no message.
+The exit status is 1 if violations were found, 2 if the check could not run. No `--repair` loses a message: a tag is removed
+only if it has no message. If the application sets `priority_order=low-first`, the URL must have it too.
 
 """
 
@@ -247,9 +242,9 @@ def bill(order): ...
   [wait](lifecycle.md#requeue). This counts as a failed delivery towards the [delivery
   limit](dead-letters.md#the-delivery-limit), except for `Reject(requeue=True)`.
 
-With `ack_first` the message is acked before the task begins; a kill within a few milliseconds of that may still repeat the
-task. With the others, a kill repeats the running tasks, and those that ended in the last millisecond before it. With `manual`
-only the task decides: to finish a message it raises `Ignore` or `Reject`.
+With `ack_first` the message is acked before the task begins; a kill a few milliseconds later may still repeat the task. With the
+others, a kill repeats the running tasks, and those that ended in the last millisecond. With `manual` only the task decides: to
+finish a message it raises `Ignore` or `Reject`.
 
 """
 
@@ -257,8 +252,7 @@ only the task decides: to finish a message it raises `Ignore` or `Reject`.
 ACK_POLICIES_END = """
 ## Settle inside the task
 
-A running task can settle its own message, before it ends. Its message must not be acked before that: set `acks_late=True`, or a
-policy other than `ack_first`.
+A running task can settle its own message, with `acks_late=True`, or a policy other than `ack_first`:
 
 ```python
 import celery_redis_plus as crp
@@ -283,8 +277,8 @@ def charge(order, card):
   delivery limit and the end of the retry policy hold.
 * `reject(reason=…)` makes it a dead letter. Its `error` is `Reject: ` and the reason.
 
-The call settles the message at once; in a prefork pool the worker's main process does it, some milliseconds later. The task
-goes on, and nothing that it does then settles the message again:
+The call settles the message at once; in a prefork pool some milliseconds later. The task goes on, and nothing that it does then
+settles the message again:
 
 | the task then | after `ack()` | after `nack()` | after `reject()` |
 |---|---|---|---|
@@ -300,16 +294,11 @@ begin the message while this task still runs. A kill of the worker within millis
 message is delivered again.
 
 A task may lose its message while it runs: by [`x-consumer-timeout`](consumers.md#consumer-timeout), or after a connection loss.
-The message waits in its queue then, or another consumer has it:
-
-| after the loss, the task | in the task | the message |
-|---|---|---|
-| calls `ack()`, or its end acks | returns | It is removed. Another consumer's task runs on, and settles nothing. |
-| calls `nack()` or `reject()` | `NotSettled`; in prefork, a warning of the worker | It stays: its next consumer decides. |
-
-After `NotSettled` the task can no longer settle its message. Until the worker learns of the loss, `nack()` and `reject()` return
-without effect. `NotSettled` also ends a call outside a task, in another thread, in a task that runs eagerly (`task.apply()`), and
-in a task with early acks. A broadcast is settled for its subscriber alone, and `nack` takes no `delay` there.
+Then its ack still removes the message; another consumer's task runs on, and settles nothing. `nack()` and `reject()` raise
+`NotSettled` (in prefork, a warning of the worker), and the message stays for its next consumer; until the worker learns of the
+loss, they return without effect. `NotSettled` also ends a call outside a task, in another thread, in a task that runs eagerly
+(`task.apply()`), and in a task with early acks. A broadcast is settled for its subscriber alone, and `nack` takes no `delay`
+there.
 """
 
 
@@ -409,16 +398,13 @@ celery-redis-plus doctor --check consumers --check pauses
 | `danger` | messages are lost, doubled, stuck or refused, now or with the next fault |
 | `unknown` | the user may not ask, or the server does not tell |
 
-How much a crash of the server's machine or a failover may lose is a choice. `doctor` grades it: up to the last second is `ok`
-(`appendfsync everysec`, replicas), the last half minute is `advice` (`appendfsync no`), more is `danger` (only snapshots, or
-nothing on disk).
+The loss of up to the last second at a crash is `ok` (`appendfsync everysec`, replicas), of the last half minute `advice`
+(`appendfsync no`), of more `danger` (only snapshots, or nothing on disk).
 
 The exit status is 1 if there is danger, else 0. `--json` prints one object a finding: `check`, `level`, `text`, `advice`, and
-`values` with the figures. `--role` names a role of [the access rules](access.md): the user must have its rights. Without it the
-check `rights` tells which roles the user can play.
-
-Providers often refuse `CONFIG`, and the role `monitor` has no right to it. Then the settings of persistence are unknown,
-and how many replicas `min-replicas-to-write` wants. The other checks are made.
+`values` with the figures. `--role` names a role of [the access rules](access.md) whose rights the user must have; without it
+the check `rights` tells which roles the user can play. Where `CONFIG` is refused, as often by providers and to the role
+`monitor`, the settings of persistence and `min-replicas-to-write` are unknown.
 
 ## The checks
 

@@ -44,6 +44,7 @@ release.
 What asks the server raises its [errors](errors.md) (`redis.exceptions.RedisError`, kombu's `ChannelError`), and `OptionError`
 where the app's broker is none of ours. `connection` is a kombu Connection, a channel over our transport, or a Celery app. `id` is
 a message's id (its delivery tag), or Celery's task id. `app` of `celery_redis_plus.testing` is the task's, or the current one.
+Of methods the page has the first sentence and the errors; `help` shows their arguments.
 
 These names have their page elsewhere:
 
@@ -67,7 +68,7 @@ RETURNED = {"Delivery", "BrowsedMessage", "ListedMessage"}
 SAID_ONCE = re.compile(
     r"redis\.exceptions\.RedisError: as `error_translation"
     r"|connection: a kombu Connection|app: (the app; )?None: |(app|id|queue): see `|OptionError: the app's broker is none of ours"
-    r"|kombu.exceptions.ChannelError: as `Channel"
+    r"|kombu.exceptions.ChannelError: as `Channel|queue: its name$|(kombu.exceptions.)?ChannelError: there is no such queue"
 )
 #: Options that the page tells of before the list.
 COMMON = {"--app", "--broker", "--help", "--json", "--dry-run", "--yes"}
@@ -187,15 +188,18 @@ def _members(name: str, value: type[Any]) -> Iterator[str]:
         if (callable(called) or isinstance(held, property)) and inspect.getdoc(called):
             shown = member if isinstance(held, property) else _plain(_signature(member, called))
             summary, *sections = HEADING.split(inspect.getdoc(called) or "")
-            told = [_plain(summary.partition("\n\n")[0])]
-            told += [f"{title}: {_sentences(entries)}" for title, entries in _entries(sections) if entries]
-            yield f"* `{shown}`: {' '.join(told)}\n"
+            told = _first_sentence(_plain(summary.partition("\n\n")[0]))
+            raised = [entry.partition(": ")[0] for title, entries in _entries(sections) if title == "Raises" for entry in entries]
+            yield f"* `{shown}`: {told}{f' Raises {_names(raised)}.' if raised else ''}\n"
 
 
-def _sentences(entries: list[str]) -> str:
-    """Return entries of a docstring's section, such as `InvalidArgument: why`, as sentences that begin with the name."""
-    split = (entry.rstrip(".").partition(": ") for entry in entries)
-    return " ".join(f"`{name}`: {meaning}." for name, _, meaning in split)
+def _first_sentence(text: str) -> str:
+    """Return the first sentence of a paragraph: `help` of Python shows the others."""
+    return re.split(r"(?<=\.) (?=[A-Z`])", text, maxsplit=1)[0]
+
+
+def _names(names: list[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
 
 
 def _entries(sections: list[str]) -> Iterator[tuple[str, list[str]]]:

@@ -34,31 +34,24 @@ def configure_app(
 ) -> App:
     """Let `app` use Redis or Valkey through this package, and return it.
 
-    - Broker URLs `redis://`, `rediss://`, `valkey://`, `valkeys://`, `celery_redis_plus.transport:Transport://` and the setting
-      `broker_transport="celery_redis_plus.transport:Transport"` lead to our transport, also in lists and failover URLs, in
-      `broker_read_url` and in `broker_write_url`. Result backends are left alone.
-    - Workers log which broker they use, and `inspect scheduled` shows the delayed tasks that the broker holds for their
-      queues, beside those in the worker's own timer.
+    - Broker URLs `redis://`, `rediss://`, `valkey://`, `valkeys://`, and our transport by its import path, lead here: in every
+      setting that takes a broker, also in lists and failover URLs. Result backends are left alone.
+    - `inspect scheduled` shows the delayed tasks that the broker holds for the worker's queues.
     - `celery worker --consumer-priority N` sets the priority of the worker's consumers.
     - A naive `eta` means what `enable_utc` and `timezone` say.
     - `accept` names what queues accept, checked when this app publishes: queue name to a callable, a pydantic model, a msgspec
       Struct, a dataclass, or a list of these. A model reads a task's only argument, or its keyword arguments; a callable gets
       the `OutgoingView`, and refuses by returning False or by raising ValueError or TypeError. What is refused raises
-      MessageNotAccepted. Queues may be restricted for all publishers by the argument `x-accept-types` as well.
-    - `event_log=True` writes the lifecycle events of all messages in lasting queues: the transport option of that name, which
-      goes first where `broker_transport_options` has it.
-    - `ack_policy` and `queue_ack_policies` (by queue) say what becomes of a message when its task has ended: `ack_first`,
-      `ack_after`, `reject_on_error`, `nack_on_error` or `manual`. A task's own `ack_policy` goes first, then its queue's; where
-      there is none, Celery's settings hold.
-    - Tasks may have the options `retry_on`, `dead_on` and `ignore_on`: what follows an exception, by its class. With `unique` and
-      `unique_by` the broker has one task for the same arguments.
-    - `revoke_removes=True` lets `app.control.revoke` (and `AsyncResult.revoke`) also take the tasks' messages out of the broker
-      that no consumer has yet: delayed ones always, ready ones in queues with `event_log_index`.
+      MessageNotAccepted.
+    - `event_log=True` is the transport option of that name, which goes first where `broker_transport_options` has it.
+    - `ack_policy` and `queue_ack_policies` (by queue) are described with the ack policies; a task's own goes first.
+    - Tasks may have the options `retry_on`, `dead_on`, `ignore_on` and `unique`: see the page on retries.
+    - `revoke_removes=True` lets `revoke` also remove messages that no consumer has yet: delayed ones always, ready ones in
+      queues with `event_log_index`.
     - The result of a task with an `x-deduplication-id` that another task stands for has that task's id.
-    - One warning tells an app with `priority_steps` or `sep` in its `broker_transport_options` to choose `priority_order`.
 
-    It may be called more than once, and before or after `config_from_object`: settings are read when a connection is made, and
-    those of the user always hold. Without it, `redisplus://` works as well, in publishers and in workers.
+    It may be called more than once, before or after `config_from_object`: settings are read when a connection is made, and
+    those of the user always hold.
 
     Example:
         app = configure_app(Celery("shop", broker="redis://localhost:6379/0"), accept={"orders": Order})

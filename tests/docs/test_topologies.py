@@ -1,4 +1,4 @@
-"""The examples of the page on topologies that need other servers than the one of the tests."""
+"""The examples of the pages on topologies and shards that need other servers than the one of the tests."""
 
 import pytest
 
@@ -10,8 +10,8 @@ from tests.support.sentinels import MASTER_NAME, sentinel_deployment
 from tests.support.servers import new_server
 from tests.support.tls import make_certificates, tls_in_front_of
 
-PAGE = ROOT / "docs" / "topologies.md"
-BLOCKS = [block for block in of_page(PAGE) if block.language == "python"]
+PAGES = [ROOT / "docs" / page for page in ("topologies.md", "shards.md")]
+BLOCKS = [block for page in PAGES for block in of_page(page) if block.language == "python"]
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +102,7 @@ def test_the_example_with_a_cluster_publishes(tmp_path):
         assert cluster.owner.ask("ZCARD", f"{prefix}queue:{{celery}}") == 1
 
 
-def test_every_example_of_the_page_is_run():
+def test_every_example_of_the_pages_is_run():
     run_elsewhere = [block for block in BLOCKS if "localhost:6379/0" in block.code]
     run_here = [block for text in ("unix://", "redispluss://", "sentinel1.", "node1.") for block in with_text(text)]
     assert len(run_elsewhere) + len(run_here) == len(BLOCKS)
