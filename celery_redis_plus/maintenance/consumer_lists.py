@@ -1,13 +1,14 @@
 """Sees that this process's consumers are on the lists of their queues, and takes those off that are gone.
 
 A consumer lives as long as its process: no heartbeat of its own says so. But the list is gone of a queue that was deleted and is
-declared again, or whose database was flushed.
+declared again, or whose database was flushed. The same call tells how the queues are, which nobody has to ask for besides.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from celery_redis_plus import clock
@@ -15,6 +16,7 @@ from celery_redis_plus.broker.arguments.eta import time_of_ms
 from celery_redis_plus.broker.consumers.registry import CONSUMER_ID_SEPARATOR
 from celery_redis_plus.errors import AccessRefused, ResourceLocked
 from celery_redis_plus.maintenance.time_slices import Slice
+from celery_redis_plus.maintenance.transient_queues import Life
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.consumers.registry import Consumer, Consumers, Standing
@@ -49,6 +51,7 @@ class ConsumerLists:
         crowds: QueueCrowds,
         *,
         timeout_s: float,
+        note_id: Callable[[str, bytes], None] = lambda *_: None,
     ) -> None:
         """Look after the consumers in `watched`.
 
@@ -57,15 +60,17 @@ class ConsumerLists:
             watched: the queues that this process consumes.
             unacked_messages: tells which messages of a broken session are still to be released.
             knowledge: tells which queues have a single active consumer.
-            crowds: is told how many consumers each queue has.
+            crowds: is told how each queue is.
             timeout_s: `consumer_heartbeat_timeout`; each list is looked at every third of it.
+            note_id: is told a queue, and the id of its record; an empty one: it has none.
         """
         self._consumers = consumers
         self._watched = watched
         self._unacked_messages = unacked_messages
         self._knowledge = knowledge
         self._crowds = crowds
-        self._interval_s = timeout_s / 3
+        self._timeout_s, self._interval_s = timeout_s, timeout_s / 3
+        self._note_id = note_id
         self._next_run_at = 0.0
         #: Consumer -> when it is looked for next, on `clock`, in seconds. One that is not here is new.
         self._due_at: dict[str, float] = {}
@@ -125,7 +130,7 @@ class ConsumerLists:
         self._due_at = {consumer: self._due_at.get(consumer, 0.0) for consumer in present}
         self._missed.intersection_update(present)
         queues = {consumer.queue for consumer in present.values()}
-        self._crowds.consumers = {queue: count for queue, count in self._crowds.consumers.items() if queue in queues}
+        self._crowds.seen = {queue: seen for queue, seen in self._crowds.seen.items() if queue in queues}
 
     def _may_leave(self, queue: str, consumer: str) -> bool:
         record = self._knowledge.records.get(queue)
@@ -141,17 +146,25 @@ class ConsumerLists:
         return now >= self._waits_until.setdefault((queue, consumer), now + self._interval_s)
 
     def _check(self, consumers: list[Consumer]) -> None:
-        standings = self._consumers.check(consumers)
+        standings = self._consumers.check(consumers, self._life_ms)
         now = clock.now_s()
         for standing in standings:
             self._due_at[standing.consumer.id] = now + self._interval_s
-            self._crowds.consumers[standing.consumer.queue] = standing.consumers
             if not standing.listed:
                 self._join_again(standing.consumer)
             if standing.next_death_s is not None:
                 # What the dead one had alone passes on in time.
                 self._look_again(standing.consumer, now + standing.next_death_s + DEATH_MARGIN_S)
             self._note_pause(standing)
+        for queue, seen in {standing.consumer.queue: standing.queue for standing in standings}.items():
+            if seen is not None:
+                self._crowds.seen[queue] = seen
+                self._note_id(queue, seen.record_id)
+
+    def _life_ms(self, queue: str) -> int:
+        """Return for how long the record of a queue is to live from now on, in ms; 0 for a lasting one."""
+        consumed = self._watched.get(queue)
+        return 0 if consumed is None or consumed.ttl_ms is None else int(Life.of(consumed, self._timeout_s).seconds * 1000)
 
     def _look_again(self, consumer: Consumer, at: float) -> None:
         """Look for a consumer at `at`, on `clock`, if it is not due before."""
