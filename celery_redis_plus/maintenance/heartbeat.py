@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 #: Heartbeats of all followers in a second, at most, and seconds between two of one. Each of them looks whether there is a leader.
 BEATS_A_SECOND, LONGEST_BEAT_S = 50, 10.0
 #: Heartbeats of the leader in the time between two of a follower, and after how many of them it is late.
-FOLLOWER_BEATS, LATE_BEATS = 2, 1.5
+FOLLOWER_BEATS, LATE_BEATS = 3, 1.5
 #: Seconds within which followers want to lead when the leader's lease ends: many may have heard that it is late.
 SPREAD_S = 0.1
 #: Seconds for which the start of the server is uncertain: it tells whole seconds.
@@ -48,8 +48,8 @@ class Heartbeat:
     ) -> None:
         """Tell what `own` is as the process `name`, at once when that changes.
 
-        `leadership` learns whether it leads. `on_forgotten` is called when the server has lost this process: it was flushed, or
-        the process was away for long.
+        `leadership` learns whether it leads. `on_forgotten` is called when the server has lost this process: it was flushed,
+        or the process was away for long.
         """
         self._commands = commands
         self._processes = processes
@@ -112,7 +112,7 @@ class Heartbeat:
         if not self.is_judged:
             record = replace(record, ids=())
         text = "" if self.stored is not None and self.stored.covers(record) else record.encode()
-        sent_at = clock.now_s()
+        sent_at, lease_s = clock.now_s(), self._leadership.lease_s
         beat = self._send(text)
         if beat.state == "unknown":
             if self.stored is not None:
@@ -122,11 +122,12 @@ class Heartbeat:
             beat = self._send(text)
         if text:
             self.stored = record
+        self._leadership.alone = beat.processes <= 1
         promised_s, self._rest_s = self._rest_s, self._rest_of(beat)
         # Not later than this heartbeat has said.
         rest_s = min(promised_s, self._rest_s)
         if beat.state == "leader":
-            self._leadership.renew(beat.epoch, sent_at)
+            self._leadership.renew(beat.epoch, sent_at + lease_s)
             if beat.known is not None:
                 self.known = beat.known
             self.version = beat.version
