@@ -45,11 +45,13 @@ class Heartbeat:
         name: str,
         visibility_timeout_s: float,
         on_forgotten: Callable[[], None] = lambda: None,
+        before: Callable[[float], None] = lambda _: None,
     ) -> None:
         """Tell what `own` is as the process `name`, at once when that changes.
 
         `leadership` learns whether it leads. `on_forgotten` is called when the server has lost this process: it was flushed,
-        or the process was away for long.
+        or the process was away for long. `before` is called before each heartbeat, with the latest time of the next one on
+        `clock`, in seconds: what it buffers goes with this one.
         """
         self._commands = commands
         self._processes = processes
@@ -58,6 +60,7 @@ class Heartbeat:
         self._name = name
         self._visibility_timeout_s = visibility_timeout_s
         self._on_forgotten = on_forgotten
+        self._before = before
         self._next_run_at = 0.0
         #: What the last run went by: generations of the connections, versions of what the record tells of.
         self._seen: tuple[int, ...] = ()
@@ -96,6 +99,7 @@ class Heartbeat:
         try:
             self._meet_server()
             now_seen = self._now_seen()
+            self._before(clock.now_s() + self._rest_s)
             self.beat()
             # Not where the server has refused the record.
             self._seen = now_seen

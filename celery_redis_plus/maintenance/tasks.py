@@ -143,7 +143,13 @@ class Tasks:
         return Heartbeat(
             self.commands, self._processes, self.own_process, self.leadership, name=self._name,
             visibility_timeout_s=self._options.visibility_timeout, on_forgotten=self.note_flush,
+            before=self._go_with_heartbeat,
         )  # fmt: skip
+
+    def _go_with_heartbeat(self, next_at: float) -> None:
+        """Have go with a heartbeat, in one write, what would be sent before the next one."""
+        for task in (self.consumer_lists, self.subscriber_heartbeats):
+            self.runner.alone(task, partial(task.go_with_heartbeat, next_at))
 
     @fork_safe_property
     def lost_processes(self) -> LostProcesses:

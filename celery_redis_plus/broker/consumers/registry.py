@@ -110,6 +110,22 @@ class Standing:
     queue: SeenQueue | None
 
 
+@dataclass(slots=True)
+class ConsumerLook:
+    """A look for consumers that may not be answered yet."""
+
+    consumers: Sequence[Consumer]
+    #: On `clock`, in seconds.
+    asked_at: float = field(default_factory=clock.now_s)
+    answered: bool = False
+    #: None: there is no answer yet, or none came.
+    reply: list[Any] | None = None
+
+    def answer(self, reply: list[Any] | None, _: Exception | None) -> None:
+        """Note the answer. The next look meets by itself what made this one fail."""
+        self.answered, self.reply = True, reply
+
+
 @dataclass(frozen=True, slots=True)
 class ConsumerRecord:
     """A consumer as the server knows it."""
@@ -178,15 +194,31 @@ class Consumers:
 
         `life_ms` is asked for how long the record of a queue is to live, in ms; 0 for a lasting one.
         """
+        if not consumers:
+            return []
+        look = ConsumerLook(consumers)
+        look.reply = self._commands.call(script("check_consumers"), *self._look_arguments(consumers, life_ms))
+        return self.standings(look)
+
+    def check_nowait(self, consumers: Sequence[Consumer], life_ms: Callable[[str], int]) -> ConsumerLook:
+        """Do as `check` with the next call, without waiting; `standings` reads the answer. Raises as `connect` does."""
+        look = ConsumerLook(consumers)
+        keys, *arguments = self._look_arguments(consumers, life_ms)
+        self._commands.send_nowait(script("check_consumers"), keys, *arguments, done=look.answer, buffered=True)
+        return look
+
+    def _look_arguments(self, consumers: Sequence[Consumer], life_ms: Callable[[str], int]) -> tuple[Any, ...]:
         keys: list[bytes] = []
         arguments: list[Argument] = []
         for consumer in consumers:
             keys += self._keys.queue(consumer.queue).consumer_keys
             arguments += (consumer.id, consumer.state(), life_ms(consumer.queue))
-        asked_at = clock.now_s()
-        check = script("check_consumers")
-        reply: list[Any] = self._commands.call(check, keys, *arguments) if consumers else []
-        for consumer, text in zip(consumers, reply[STANDING_VALUES - 1 :: STANDING_VALUES], strict=True):
+        return (keys, *arguments)
+
+    def standings(self, look: ConsumerLook) -> list[Standing]:
+        """Return what a look has told; a queue that could not be looked at is logged."""
+        reply, check = look.reply or [], script("check_consumers")
+        for consumer, text in zip(look.consumers, reply[STANDING_VALUES - 1 :: STANDING_VALUES], strict=True):
             if text:
                 keys = [*self._keys.queue(consumer.queue).consumer_keys]
                 call: tuple[Argument, ...] = ("EVALSHA", check.sha, len(keys), *keys)
@@ -198,10 +230,10 @@ class Consumers:
                 next_death_s=None if death_ms < 0 else death_ms / 1000,
                 paused=reason.decode("utf-8", "replace") or None,
                 paused_until=int(until) / 1000,
-                queue=None if failure else SeenQueue(asked_at, count, record_id, bool(empty), bool(unpublished)),
+                queue=None if failure else SeenQueue(look.asked_at, count, record_id, bool(empty), bool(unpublished)),
             )
             for consumer, listed, death_ms, reason, until, count, record_id, empty, unpublished, failure in zip(
-                consumers, *(reply[at::STANDING_VALUES] for at in range(STANDING_VALUES)), strict=True
+                look.consumers, *(reply[at::STANDING_VALUES] for at in range(STANDING_VALUES)), strict=True
             )
         ]
 
