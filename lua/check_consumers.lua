@@ -1,14 +1,17 @@
 #!lua flags=allow-oom
--- Tells of a process' consumers in which state they are, and whether they are still on the lists of their queues.
+-- Tells of a process' consumers in which state they are, and whether they are still on the lists of their queues; and how these are.
+-- The record of a transient queue is kept alive here where nothing was ever published. Such are the control queues of Celery's workers,
+-- whose broadcasts come by a stream.
 -- KEYS  per queue: queue (zset, read), delayed (zset, read), messages_index (zset, read), message (prefix of a hash, read),
 --       wakeup (zset), meta (hash), schedule_wakeup (zset, read), expiry (zset, read), dlx_outbox (zset, read),
 --       dead (zset, read), trash (zset, read), consumers (zset), consumer (prefix of a hash), with_credit (zset),
 --       heartbeats (zset, read), leader (hash, read)
--- ARGV  per queue: consumer, state
+-- ARGV  per queue: consumer, state, ms for which the record of a transient queue is to live ('0' = it is a lasting one)
 -- Returns per queue: known (0 = it is not on the list any more and has to join again), ms until a consumer that has something alone may
 -- be dead (-1 = all of these were heard), why the queue is paused ('' = it is not), until when (ms since the epoch, 0 = for good), how
--- many consumers the queue has, and why this could not be done ('' = it was): a key of another type, or a field that is no number, is
--- the matter of its own queue.
+-- many consumers the queue has, id of its record ('' = it has none), 1 = it has no messages and nothing to clear away, 1 = nothing was
+-- ever published to it and the record lives as long as wanted, and why this could not be done ('' = it was): a key of another type, or
+-- a field that is no number, is the matter of its own queue.
 -- Bound: the consumers that are given, and 6 others of each queue that may be dead. Of queues with rules, where the one that had the
 --       queue is gone, a look at each of the queue's consumers.
 -- @include now
@@ -16,7 +19,7 @@
 local now = now_ms()
 local reply = {}
 
-local function check(keys, id, state)
+local function check(keys, id, state, life)
   local priority = redis.call('HGET', keys.consumer .. id, 'priority')
   local known = priority and redis.call('ZSCORE', keys.consumers, id) and 1 or 0
   if known == 1 then
@@ -24,7 +27,8 @@ local function check(keys, id, state)
     keep_listed(keys, id)
   end
   local next_death = remove_some_dead(keys, now, id)
-  local record = redis.call('HMGET', keys.meta, 'restricted', 'paused', 'paused_until', 'sac', 'active', 'exclusive', 'prioritised')
+  local record = redis.call('HMGET', keys.meta, 'restricted', 'paused', 'paused_until', 'sac', 'active', 'exclusive', 'prioritised', 'id',
+    'published')
   if known == 1 and priority ~= '0' and not record[7] then
     -- The record was lost meanwhile.
     update_consumers(keys, priority)
@@ -36,12 +40,20 @@ local function check(keys, id, state)
   end
   local until_ms = tonumber(record[3] or 0)
   local paused = record[2] and (until_ms == 0 or until_ms > now)
-  return { known, next_death, paused and record[2] or '', text(until_ms), redis.call('ZCARD', keys.consumers), '' }
+  local empty = redis.call('EXISTS', keys.ready, keys.delayed, keys.index, keys.dlx_outbox, keys.dead, keys.trash) == 0
+  -- For a consumer that is there: one that has just left ends the life. GT: a lasting queue of this name, or one that lives longer, keeps
+  -- what it has.
+  local unpublished = known == 1 and life ~= '0' and record[8] and not record[9]
+    and (redis.call('PEXPIRE', keys.meta, life, 'GT') == 1 or redis.call('PTTL', keys.meta) >= tonumber(life))
+  return {
+    known, next_death, paused and record[2] or '', text(until_ms), redis.call('ZCARD', keys.consumers), record[8] or '',
+    empty and 1 or 0, unpublished and 1 or 0, '',
+  }
 end
 
 for i = 0, #KEYS / CONSUMER_KEYS - 1 do
-  local fine, values = pcall(check, consumer_keys(i * CONSUMER_KEYS), ARGV[2 * i + 1], ARGV[2 * i + 2])
-  if not fine then values = { 1, -1, '', '0', 1, type(values) == 'table' and values.err or tostring(values) } end
+  local fine, values = pcall(check, consumer_keys(i * CONSUMER_KEYS), unpack(ARGV, 3 * i + 1, 3 * i + 3))
+  if not fine then values = { 1, -1, '', '0', 1, '', 0, 0, type(values) == 'table' and values.err or tostring(values) } end
   for _, value in ipairs(values) do reply[#reply + 1] = value end
 end
 return reply

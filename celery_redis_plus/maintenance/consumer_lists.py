@@ -1,13 +1,14 @@
 """Sees that this process's consumers are on the lists of their queues, and takes those off that are gone.
 
 A consumer lives as long as its process: no heartbeat of its own says so. But the list is gone of a queue that was deleted and is
-declared again, or whose database was flushed.
+declared again, or whose database was flushed. The same call tells how the queues are, which nobody has to ask for besides.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import deque
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from celery_redis_plus import clock
@@ -15,9 +16,10 @@ from celery_redis_plus.broker.arguments.eta import time_of_ms
 from celery_redis_plus.broker.consumers.registry import CONSUMER_ID_SEPARATOR
 from celery_redis_plus.errors import AccessRefused, ResourceLocked
 from celery_redis_plus.maintenance.time_slices import Slice
+from celery_redis_plus.maintenance.transient_queues import Life
 
 if TYPE_CHECKING:
-    from celery_redis_plus.broker.consumers.registry import Consumer, Consumers, Standing
+    from celery_redis_plus.broker.consumers.registry import Consumer, ConsumerLook, Consumers, Standing
     from celery_redis_plus.broker.consumers.unacked import UnackedMessages
     from celery_redis_plus.broker.exchanges.declared_topology import DeclaredTopology
     from celery_redis_plus.maintenance.consumed_queues import ConsumedQueues
@@ -49,6 +51,7 @@ class ConsumerLists:
         crowds: QueueCrowds,
         *,
         timeout_s: float,
+        note_id: Callable[[str, bytes], None] = lambda *_: None,
     ) -> None:
         """Look after the consumers in `watched`.
 
@@ -57,15 +60,19 @@ class ConsumerLists:
             watched: the queues that this process consumes.
             unacked_messages: tells which messages of a broken session are still to be released.
             knowledge: tells which queues have a single active consumer.
-            crowds: is told how many consumers each queue has.
+            crowds: is told how each queue is.
             timeout_s: `consumer_heartbeat_timeout`; each list is looked at every third of it.
+            note_id: is told a queue, and the id of its record; an empty one: it has none.
         """
         self._consumers = consumers
         self._watched = watched
         self._unacked_messages = unacked_messages
         self._knowledge = knowledge
         self._crowds = crowds
-        self._interval_s = timeout_s / 3
+        #: One that went with a heartbeat.
+        self._look: ConsumerLook | None = None
+        self._timeout_s, self._interval_s = timeout_s, timeout_s / 3
+        self._note_id = note_id
         self._next_run_at = 0.0
         #: Consumer -> when it is looked for next, on `clock`, in seconds. One that is not here is new.
         self._due_at: dict[str, float] = {}
@@ -81,6 +88,8 @@ class ConsumerLists:
     @property
     def next_run_at(self) -> float:
         """When to run next, on `clock`, in seconds."""
+        if self._look is not None and self._look.answered:
+            return 0.0
         return 0.0 if any(self._may_leave(*left) for left in list(self._left_behind)) else self._next_run_at
 
     def run_soon(self) -> None:
@@ -99,6 +108,18 @@ class ConsumerLists:
         """
         self._left_behind.append((queue, consumer))
 
+    def go_with_heartbeat(self, next_at: float) -> None:
+        """Look, with the next call, for those that are due before the next heartbeat: `next_at`, on `clock`, in seconds."""
+        present = {consumer.id: consumer for consumer in self._present()}
+        due = [present[consumer] for consumer, at in self._due_at.items() if at <= next_at and consumer in present]
+        if self._look is None and 0 < len(due) <= CONSUMERS_A_CALL and clock.now_s() < self._next_run_at:
+            self._look = self._consumers.check_nowait(due, self._life_ms)
+            self._set_due(due, clock.now_s() + self._interval_s)
+
+    def _set_due(self, consumers: Iterable[Consumer], at: float) -> None:
+        self._due_at.update((consumer.id, at) for consumer in consumers if consumer.id in self._due_at)
+        self._next_run_at = min(self._due_at.values(), default=at)
+
     def run(self) -> None:
         """Look for those that are due. Raises as `CommandConnection.call` does; nothing is forgotten then."""
         for left in [left for left in list(self._left_behind) if self._may_leave(*left)]:
@@ -108,6 +129,7 @@ class ConsumerLists:
         present = {consumer.id: consumer for consumer in self._present()}
         if present.keys() != self._due_at.keys():
             self._note_members(present)
+        self._take_answer(present)
         now, slice_ = clock.now_s(), Slice()
         if any(at <= now for at in self._due_at.values()):
             # Consumers that joined one after the other are looked for in one call.
@@ -120,12 +142,23 @@ class ConsumerLists:
             self._check(due[at : at + CONSUMERS_A_CALL])
         self._next_run_at = min(self._due_at.values(), default=clock.now_s() + self._interval_s)
 
+    def _take_answer(self, present: Mapping[str, Consumer]) -> None:
+        """Read what a look has told that went with a heartbeat; where none came, its consumers are due."""
+        look = self._look
+        if look is None or not look.answered:
+            return
+        self._look = None
+        if look.reply is None:
+            self._set_due(look.consumers, 0.0)
+        else:
+            self._note([standing for standing in self._consumers.standings(look) if standing.consumer.id in present])
+
     def _note_members(self, present: dict[str, Consumer]) -> None:
         """Note which consumers there are: new ones are due."""
         self._due_at = {consumer: self._due_at.get(consumer, 0.0) for consumer in present}
         self._missed.intersection_update(present)
         queues = {consumer.queue for consumer in present.values()}
-        self._crowds.consumers = {queue: count for queue, count in self._crowds.consumers.items() if queue in queues}
+        self._crowds.seen = {queue: seen for queue, seen in self._crowds.seen.items() if queue in queues}
 
     def _may_leave(self, queue: str, consumer: str) -> bool:
         record = self._knowledge.records.get(queue)
@@ -141,17 +174,26 @@ class ConsumerLists:
         return now >= self._waits_until.setdefault((queue, consumer), now + self._interval_s)
 
     def _check(self, consumers: list[Consumer]) -> None:
-        standings = self._consumers.check(consumers)
+        self._note(self._consumers.check(consumers, self._life_ms))
+
+    def _note(self, standings: Iterable[Standing]) -> None:
         now = clock.now_s()
         for standing in standings:
             self._due_at[standing.consumer.id] = now + self._interval_s
-            self._crowds.consumers[standing.consumer.queue] = standing.consumers
             if not standing.listed:
                 self._join_again(standing.consumer)
             if standing.next_death_s is not None:
                 # What the dead one had alone passes on in time.
                 self._look_again(standing.consumer, now + standing.next_death_s + DEATH_MARGIN_S)
             self._note_pause(standing)
+            if standing.queue is not None:
+                self._crowds.seen[standing.consumer.queue] = standing.queue
+                self._note_id(standing.consumer.queue, standing.queue.record_id)
+
+    def _life_ms(self, queue: str) -> int:
+        """Return for how long the record of a queue is to live from now on, in ms; 0 for a lasting one."""
+        consumed = self._watched.get(queue)
+        return 0 if consumed is None or consumed.ttl_ms is None else int(Life.of(consumed, self._timeout_s).seconds * 1000)
 
     def _look_again(self, consumer: Consumer, at: float) -> None:
         """Look for a consumer at `at`, on `clock`, if it is not due before."""

@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 #: Heartbeats of all followers in a second, at most, and seconds between two of one. Each of them looks whether there is a leader.
 BEATS_A_SECOND, LONGEST_BEAT_S = 50, 10.0
 #: Heartbeats of the leader in the time between two of a follower, and after how many of them it is late.
-FOLLOWER_BEATS, LATE_BEATS = 2, 1.5
+FOLLOWER_BEATS, LATE_BEATS = 3, 1.5
 #: Seconds within which followers want to lead when the leader's lease ends: many may have heard that it is late.
 SPREAD_S = 0.1
 #: Seconds for which the start of the server is uncertain: it tells whole seconds.
@@ -45,11 +45,13 @@ class Heartbeat:
         name: str,
         visibility_timeout_s: float,
         on_forgotten: Callable[[], None] = lambda: None,
+        before: Callable[[float], None] = lambda _: None,
     ) -> None:
         """Tell what `own` is as the process `name`, at once when that changes.
 
-        `leadership` learns whether it leads. `on_forgotten` is called when the server has lost this process: it was flushed, or
-        the process was away for long.
+        `leadership` learns whether it leads. `on_forgotten` is called when the server has lost this process: it was flushed,
+        or the process was away for long. `before` is called before each heartbeat, with the latest time of the next one on
+        `clock`, in seconds: what it buffers goes with this one.
         """
         self._commands = commands
         self._processes = processes
@@ -58,6 +60,7 @@ class Heartbeat:
         self._name = name
         self._visibility_timeout_s = visibility_timeout_s
         self._on_forgotten = on_forgotten
+        self._before = before
         self._next_run_at = 0.0
         #: What the last run went by: generations of the connections, versions of what the record tells of.
         self._seen: tuple[int, ...] = ()
@@ -96,6 +99,7 @@ class Heartbeat:
         try:
             self._meet_server()
             now_seen = self._now_seen()
+            self._before(clock.now_s() + self._rest_s)
             self.beat()
             # Not where the server has refused the record.
             self._seen = now_seen
@@ -112,7 +116,7 @@ class Heartbeat:
         if not self.is_judged:
             record = replace(record, ids=())
         text = "" if self.stored is not None and self.stored.covers(record) else record.encode()
-        sent_at = clock.now_s()
+        sent_at, lease_s = clock.now_s(), self._leadership.lease_s
         beat = self._send(text)
         if beat.state == "unknown":
             if self.stored is not None:
@@ -122,11 +126,12 @@ class Heartbeat:
             beat = self._send(text)
         if text:
             self.stored = record
+        self._leadership.alone = beat.processes <= 1
         promised_s, self._rest_s = self._rest_s, self._rest_of(beat)
         # Not later than this heartbeat has said.
         rest_s = min(promised_s, self._rest_s)
         if beat.state == "leader":
-            self._leadership.renew(beat.epoch, sent_at)
+            self._leadership.renew(beat.epoch, sent_at + lease_s)
             if beat.known is not None:
                 self.known = beat.known
             self.version = beat.version

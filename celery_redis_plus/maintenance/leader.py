@@ -11,8 +11,10 @@ import math
 
 from celery_redis_plus import clock
 
-#: Seconds between two heartbeats of the leader, and heartbeats in its lease: after so many seconds another one leads.
-LEADER_BEAT_S, BEATS_A_LEASE = 1.0, 3
+#: Seconds between two heartbeats of the leader, and of one that is alone: nobody can take over from that.
+LEADER_BEAT_S, ALONE_BEAT_S = 0.5, 1.0
+#: Heartbeats in its lease: then another process leads. One that is killed with the leader is missed from then on at the latest.
+BEATS_A_LEASE = 3
 #: Looks of the leader in the shortest grace, and seconds between them at least.
 LOOKS_IN_GRACE, LEAST_LOOK_S = 5, 0.1
 
@@ -22,22 +24,33 @@ class Leadership:
 
     def __init__(self, grace_s: float) -> None:
         """Know nothing yet; `grace_s` is `connection_lost_grace`, in seconds, 0: no process is judged by its connections."""
-        #: Seconds between two heartbeats of this process while it leads.
-        self.beat_s = min(LEADER_BEAT_S, max((grace_s or math.inf) / LOOKS_IN_GRACE, LEAST_LOOK_S))
-        self.lease_s = BEATS_A_LEASE * self.beat_s
+        #: Seconds between two heartbeats, at most.
+        self._longest_beat_s = max((grace_s or math.inf) / LOOKS_IN_GRACE, LEAST_LOOK_S)
+        #: Whether no other process lives, as far as is known.
+        self.alone = False
         #: Counts the changes of the leader; fences what an earlier one still does.
         self.epoch = 0
         self._until = 0.0
+
+    @property
+    def beat_s(self) -> float:
+        """Seconds between two heartbeats of this process while it leads."""
+        return min(ALONE_BEAT_S if self.alone else LEADER_BEAT_S, self._longest_beat_s)
+
+    @property
+    def lease_s(self) -> float:
+        """Seconds for which a heartbeat makes it lead."""
+        return BEATS_A_LEASE * self.beat_s
 
     @property
     def leads(self) -> bool:
         """Whether this process leads now."""
         return clock.now_s() < self._until
 
-    def renew(self, epoch: int, beaten_at: float) -> None:
-        """Lead for a lease from `beaten_at` on, on `clock`, in seconds: when the heartbeat was sent."""
+    def renew(self, epoch: int, until: float) -> None:
+        """Lead `until` then, on `clock`, in seconds: a lease after the heartbeat was sent."""
         self.epoch = epoch
-        self._until = beaten_at + self.lease_s
+        self._until = until
 
     def end(self) -> None:
         """Lead no more."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from celery_redis_plus import clock
 
 if TYPE_CHECKING:
+    from celery_redis_plus.broker.consumers.registry import SeenQueue
     from celery_redis_plus.connection.command_connection import CommandConnection
     from celery_redis_plus.keys import Keys
 
@@ -23,25 +24,28 @@ if TYPE_CHECKING:
 RESTING_SWEEP_S, SHARE_OF_TIMEOUT = 20.0, 1 / 15
 #: So many consumers look at each interval; of more, each does so more rarely.
 ENOUGH_CONSUMERS = 40
-#: Seconds for which the only consumer of a queue knows that nothing was ever published to it. It sees that when it extends the
-#: queue's life, which is every 23 s for a control queue (`transient_queues.py`).
+#: Of so many consumers none looks more often than at the list of consumers, and that tells the same.
+MANY_CONSUMERS = 200
+#: Seconds for which counts what the last look at the list of consumers has told of a queue: it comes every 20 s by default.
 SEEN_S = 25.0
 
 
 class QueueCrowds:
-    """How many consumers, of all processes, each queue that this process consumes has; and what is known of queues with one."""
+    """What the last look at the list of its consumers has told of each queue that this process consumes."""
 
     def __init__(self) -> None:
-        """Know no number yet."""
-        #: Queue -> its consumers, as their last heartbeats told.
-        self.consumers: dict[str, int] = {}
-        #: Transient queue to which nothing was ever published -> when this process saw that, on `clock`, in seconds, and the
-        #: id of its record.
-        self.unpublished: dict[str, tuple[float, bytes]] = {}
+        """Know nothing yet."""
+        self.seen: dict[str, SeenQueue] = {}
 
     def consumers_of(self, queue: str) -> int:
         """Return how many look after a queue, 0 where that is unknown; of one that the leader sweeps it is 0, too."""
-        return self.consumers.get(queue, 0)
+        seen = self.seen.get(queue)
+        return 0 if seen is None else seen.consumers
+
+    def lately(self, queue: str) -> SeenQueue | None:
+        """Return what was seen of a queue within `SEEN_S`, None where nothing was."""
+        seen = self.seen.get(queue)
+        return seen if seen is not None and clock.now_s() - seen.at < SEEN_S else None
 
 
 class RestingQueues:
@@ -79,9 +83,8 @@ class RestingQueues:
 
     def awake(self, queues: list[str]) -> list[str]:
         """Return those of the queues that have to be swept. Raises as `CommandConnection.ask` does."""
-        now = clock.now_s()
-        queues = [queue for queue in queues if not self._is_unused(queue)]
-        ids = {queue: self._resting[queue][1] for queue in queues if queue in self._resting and self._resting[queue][0] > now}
+        queues = [queue for queue in queues if not self._is_unused(queue) and not (self._is_seen(queue) and self._rests(queue))]
+        ids = {queue: self._resting[queue][1] for queue in queues if self._rests(queue)}
         if not ids:
             return queues
         keys = [self._keys.queue(queue) for queue in ids]
@@ -104,12 +107,23 @@ class RestingQueues:
         left_s = self._resting[queue][0] - clock.now_s()
         return max(0.0, min(self._in_turn(queue, look_s, longest_s=self._rest_s), left_s))
 
+    def _rests(self, queue: str) -> bool:
+        return queue in self._resting and self._resting[queue][0] > clock.now_s()
+
     def _is_unused(self, queue: str) -> bool:
-        """Return whether this process knows without a look that a resting queue is as it was."""
-        if queue not in self._resting or self._crowds.consumers_of(queue) != 1:
-            return False
-        seen_at, record_id = self._crowds.unpublished.get(queue, (-math.inf, b""))
-        return clock.now_s() - seen_at < SEEN_S and record_id == self._resting[queue][1]
+        """Return whether a resting queue has one consumer, and nothing was ever published to it: nobody else has to be woken."""
+        seen = self._as_it_was(queue)
+        return seen is not None and seen.consumers == 1 and seen.unpublished
+
+    def _is_seen(self, queue: str) -> bool:
+        """Return whether the looks at the list of its consumers are enough for a resting queue."""
+        seen = self._as_it_was(queue)
+        return seen is not None and seen.consumers >= MANY_CONSUMERS and seen.empty
+
+    def _as_it_was(self, queue: str) -> SeenQueue | None:
+        """Return what was seen of a resting queue lately, where that has the record with which it rests."""
+        seen = self._crowds.lately(queue)
+        return seen if seen is not None and queue in self._resting and seen.record_id == self._resting[queue][1] else None
 
     def _in_turn(self, queue: str, interval_s: float, *, longest_s: float = math.inf) -> float:
         """Return for how many seconds this consumer of a queue rests that would rest for `interval_s` beside few others."""

@@ -127,6 +127,20 @@ class TaskRunner:
         # One task may have made others due.
         return self.next_run_at
 
+    def alone(self, task: MaintenanceTask, step: Callable[[], None]) -> None:
+        """Do a step of a task that has not failed, within the run of another one; if it fails, so does the task, and rests.
+
+        Raises as `run` does.
+        """
+        if task in self._failures:
+            return
+        try:
+            step()
+        except UNREACHABLE:
+            raise
+        except Exception as error:  # noqa: BLE001 - as in `_run`
+            self._note(task, error)
+
     def take_longest(self) -> tuple[str, float]:
         """Return the name of the maintenance task that took longest since the last call, and its seconds; '' where none ran."""
         longest, self._longest = self._longest, ("", 0.0)

@@ -143,7 +143,13 @@ class Tasks:
         return Heartbeat(
             self.commands, self._processes, self.own_process, self.leadership, name=self._name,
             visibility_timeout_s=self._options.visibility_timeout, on_forgotten=self.note_flush,
+            before=self._go_with_heartbeat,
         )  # fmt: skip
+
+    def _go_with_heartbeat(self, next_at: float) -> None:
+        """Have go with a heartbeat, in one write, what would be sent before the next one."""
+        for task in (self.consumer_lists, self.subscriber_heartbeats):
+            self.runner.alone(task, partial(task.go_with_heartbeat, next_at))
 
     @fork_safe_property
     def lost_processes(self) -> LostProcesses:
@@ -171,7 +177,8 @@ class Tasks:
         timeout_s = self._options.consumer_heartbeat_timeout
         consumers = Consumers(self.commands, self._keys, process=self._name, timeout_s=timeout_s)
         return ConsumerLists(
-            consumers, self.watched, self.unacked_messages, self._knowledge, self._crowds, timeout_s=timeout_s
+            consumers, self.watched, self.unacked_messages, self._knowledge, self._crowds, timeout_s=timeout_s,
+            note_id=self._redeclared.note_id,
         )  # fmt: skip
 
     @fork_safe_property
@@ -190,13 +197,16 @@ class Tasks:
         """Promotes, expires, recovers, and bounds what a queue keeps."""
         options = self._options
         limits = SweepLimits(options.visibility_timeout, options.delivery_limit, options.dead_letter_max, options.dead_letter_ttl)
-        redeclared = RedeclaredQueues(
-            self._queues, self._knowledge, self.watched, self.unacked_messages, on_missing=self.topology_recovery.run_soon
-        )
         return Sweeper(
             self.commands, self._keys, self._crowds, name=self._name, forward=self._forwarder.add, limits=limits,
-            note_id=redeclared.note_id,
+            note_id=self._redeclared.note_id,
         )  # fmt: skip
+
+    @fork_safe_property
+    def _redeclared(self) -> RedeclaredQueues:
+        return RedeclaredQueues(
+            self._queues, self._knowledge, self.watched, self.unacked_messages, on_missing=self.topology_recovery.run_soon
+        )
 
     @fork_safe_property
     def _forwarder(self) -> DeadLetterForwarder:

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Seconds between two looks, each of which asks for every queue and exchange by itself: one of them may have been evicted.
-#: Spread, so that a hundred workers do not look together. Of a flush the heartbeat tells before: the process' record is gone.
-LOOK_S = 20.0
+#: Seconds between two questions for every queue and exchange by itself: one of them may have been evicted. They go with the next
+#: call of the maintenance thread, a heartbeat 10 s later at most. Of a flush the heartbeat tells before: the record is gone.
+LOOK_S = 15.0
 #: Seconds until a missing record is checked once more: a deletion removes the record first, and the queue's name from the list
 #: of queues a moment later.
 MISSING_RECHECK_S = 0.3
@@ -55,6 +55,8 @@ class TopologyRecovery:
         self._flushes = knowledge.flushes
         self._on_flush = on_flush
         self._check_at = 0.0
+        #: Something may be missing: an answer said so, or the connection was away.
+        self._in_doubt = True
         #: What was missing at the last look, and since when, on `clock`, in seconds.
         self._suspects: dict[str, float] = {}
         self._failures = KeyFailures(logger, "cannot be declared again")
@@ -65,23 +67,29 @@ class TopologyRecovery:
         return self._check_at
 
     def run_soon(self) -> None:
-        """Run next at once: the connection was away, and the server may have lost its data."""
+        """Look next, at once: the connection was away, and the server may have lost its data; or something is missing."""
+        self._in_doubt = True
         self._check_at = 0.0
 
     def run(self) -> None:
-        """Look, and declare again what is missing. Raises as `CommandConnection.call` does."""
-        now = clock.now_s()
+        """Ask whether all is there; where that is in doubt, look, and declare again what is missing.
+
+        Raises as `CommandConnection.call` does.
+        """
         rest_s = random.uniform(0.8, 1.2) * LOOK_S  # noqa: S311 - spreads load, guards nothing
-        self._check_at = now + rest_s
+        self._check_at = clock.now_s() + rest_s
         watched = {queue.name for queue in self._watched.all()}
         if not watched:
             # Nothing was lost here by a flush that is known by now.
             self._flushes = self._knowledge.flushes
             return
+        if not self._in_doubt:
+            self._bindings.ask_whether_lost(watched | self._knowledge.bound_queues(), self.run_soon)
+            return
         # In this order: a flush after the look at the mark is noticed the next time.
         self._bindings.check_flush()
         # A flush that is noticed here asks for this very run.
-        self._check_at = now + rest_s
+        self._in_doubt, self._check_at = False, clock.now_s() + rest_s
         flushes = self._knowledge.flushes
         if flushes != self._flushes:
             self._on_flush()
@@ -100,7 +108,7 @@ class TopologyRecovery:
                     self._declare(name, missing[name])
         self._suspects = {name: at for name, at in since.items() if name not in lasting}
         if self._suspects:
-            self._check_at = min(self._check_at, seen_at + MISSING_RECHECK_S)
+            self._in_doubt, self._check_at = True, min(self._check_at, seen_at + MISSING_RECHECK_S)
             return
         self._bindings.restore_lost(self._knowledge.bound_exchanges())
         self._flushes = flushes

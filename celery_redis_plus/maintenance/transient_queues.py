@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from celery_redis_plus import clock
@@ -32,6 +33,25 @@ LEAST_TIMEOUT_S = 4.0
 AGAIN_S = 5.0
 
 
+@dataclass(frozen=True, slots=True)
+class Life:
+    """For how many seconds a transient queue is to live from now on, and after how many to say so again."""
+
+    seconds: float
+    interval_s: float
+
+    @classmethod
+    def of(cls, queue: ConsumedQueue, timeout_s: float) -> Life:
+        """Return that of a queue that is used here; `timeout_s` is `consumer_heartbeat_timeout`."""
+        unused_s = (queue.ttl_ms or 0) / 1000
+        if not queue.consumers:
+            return cls(unused_s, unused_s / 2)
+        # When the next call is due, all of the time is left for which the consumers count: from their next heartbeat on.
+        needed_s = max(unused_s, max(timeout_s, LEAST_TIMEOUT_S) + LONGEST_BEAT_S)
+        interval_s = min(needed_s / 3, LONGEST_INTERVAL_S)
+        return cls(needed_s + interval_s, interval_s)
+
+
 class TransientQueues:
     """The maintenance task that renews the TTLs of the transient queues that this process uses."""
 
@@ -44,7 +64,7 @@ class TransientQueues:
         timeout_s: float,
         on_gone: Callable[[], None] = lambda: None,
     ) -> None:
-        """Look after the queues in `watched`; tell `crowds` which of them nothing was ever published to.
+        """Look after the queues in `watched`; `crowds` tells of which of them the looks at their consumers have kept the records.
 
         `timeout_s` is `consumer_heartbeat_timeout`. `on_gone` is called when a transient queue that is used here is gone: perhaps
         the database was flushed.
@@ -90,38 +110,23 @@ class TransientQueues:
         self._list_at = now + RELIST_S
         transient = [queue.name for queue in self._watched.all() if queue.ttl_ms is not None]
         self._touch_at = {name: self._touch_at.get(name, 0.0) for name in transient}
-        self._crowds.unpublished = {name: seen for name, seen in self._crowds.unpublished.items() if name in transient}
 
     def _touch(self, queue: str, now: float, slice_: Slice) -> None:
         used = self._watched.get(queue)
         if used is None or used.ttl_ms is None:
             self._touch_at.pop(queue, None)
             return
-        life_s, interval_s = self._life(used)
-        life_ms = int(life_s * 1000)
-        page = self._touched.pop(queue, 0)
-        record_id = None if page else self._queues.touch_unpublished(queue, life_ms)
-        if record_id is not None:
-            self._crowds.unpublished[queue] = (now, record_id)
-            self._touch_at[queue] = now + interval_s
+        life = Life.of(used, self._timeout_s)
+        page, seen = self._touched.pop(queue, 0), self._crowds.seen.get(queue)
+        if not page and seen is not None and seen.unpublished and seen.at + life.interval_s > now:
+            self._touch_at[queue] = seen.at + life.interval_s
             return
-        self._crowds.unpublished.pop(queue, None)
-        while (page := self._queues.touch_page(queue, page, life_ms)) > 0:
+        while (page := self._queues.touch_page(queue, page, int(life.seconds * 1000))) > 0:
             if slice_.over:
                 # It stays due, and goes on from there, behind the others.
                 self._touched[queue] = page
                 self._touch_at[queue] = self._touch_at.pop(queue)
                 return
-        self._touch_at[queue] = now + interval_s
+        self._touch_at[queue] = now + life.interval_s
         if page < 0:
             self._on_gone()
-
-    def _life(self, used: ConsumedQueue) -> tuple[float, float]:
-        """Return how long a queue is to live from now on, and when to say so again, in seconds."""
-        unused_s = (used.ttl_ms or 0) / 1000
-        if not used.consumers:
-            return unused_s, unused_s / 2
-        # When the next call is due, all of the time is left for which the consumers count: from their next heartbeat on.
-        needed_s = max(unused_s, max(self._timeout_s, LEAST_TIMEOUT_S) + LONGEST_BEAT_S)
-        interval_s = min(needed_s / 3, LONGEST_INTERVAL_S)
-        return needed_s + interval_s, interval_s

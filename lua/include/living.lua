@@ -2,10 +2,8 @@
 -- @include text
 -- @include processes
 
--- The timeout of a consumer that has none of its own, and the shortest one: the server may stand still for a lease unnoticed (ms).
+-- The timeout of a consumer that has none of its own, and the shortest one: the server may stand still for 3 s unnoticed (ms).
 local DEFAULT_TIMEOUT_MS, LEAST_TIMEOUT_MS = 60000, 4000
--- Some process is heard that often, where any lives (ms).
-local HEARD_MS = 3000
 
 -- Returns when a consumer is dead that joined at `since`, and its timeout: the heartbeats of `process` have stayed away for that long
 -- then. One whose process is in the registry no more was left there by a leader; a new process comes there only with its first

@@ -8,6 +8,8 @@
 local LIFE_MS, LONGEST_LEASE_MS = 86400000, 10000
 -- A heartbeat is promised for less than this (ms).
 local LONGEST_REST_MS = 15000
+-- Some process is heard that often, where any lives (ms).
+local HEARD_MS = 3000
 
 local function is_lost(record)
   return string.sub(record, 1, 5) == 'lost '

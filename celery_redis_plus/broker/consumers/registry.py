@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import ResponseError
 
+from celery_redis_plus import clock
 from celery_redis_plus.broker.arguments.eta import time_of_ms
 from celery_redis_plus.broker.queue_failures import QueueFailures
 from celery_redis_plus.errors import AccessRefused, ResourceLocked
@@ -41,7 +42,7 @@ CONSUMER_ID_SEPARATOR = "."
 #: without connections has `connection_lost_grace`.
 TRY_AGAIN_S, DEAD_WITHIN_S = 0.2, 10.0
 #: Values that `check_consumers` returns for a consumer.
-STANDING_VALUES = 6
+STANDING_VALUES = 9
 #: What the join script answers -> what that means.
 REFUSALS = {
     b"exclusive": "has an exclusive consumer",
@@ -77,6 +78,22 @@ class Consumer:
 
 
 @dataclass(frozen=True, slots=True)
+class SeenQueue:
+    """How a queue was when its consumers were looked for."""
+
+    #: When that was asked, on `clock`, in seconds.
+    at: float
+    #: How many consumers it has, of all processes.
+    consumers: int
+    #: Id of its record; empty: it has none.
+    record_id: bytes
+    #: It has no messages, and nothing to clear away.
+    empty: bool
+    #: It is transient, nothing was ever published to it, and its record lives as long as was asked for.
+    unpublished: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Standing:
     """What the server says of a consumer and its queue."""
 
@@ -89,8 +106,24 @@ class Standing:
     paused: str | None
     #: Until when, in seconds since the epoch; 0: until it is resumed.
     paused_until: float
-    #: How many consumers the queue has, of all processes.
-    consumers: int
+    #: None: the queue could not be looked at, which is logged.
+    queue: SeenQueue | None
+
+
+@dataclass(slots=True)
+class ConsumerLook:
+    """A look for consumers that may not be answered yet."""
+
+    consumers: Sequence[Consumer]
+    #: On `clock`, in seconds.
+    asked_at: float = field(default_factory=clock.now_s)
+    answered: bool = False
+    #: None: there is no answer yet, or none came.
+    reply: list[Any] | None = None
+
+    def answer(self, reply: list[Any] | None, _: Exception | None) -> None:
+        """Note the answer. The next look meets by itself what made this one fail."""
+        self.answered, self.reply = True, reply
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,16 +189,36 @@ class Consumers:
         error = ResourceLocked if answer == b"locked" else AccessRefused
         raise error(f"queue {consumer.queue!r} {REFUSALS[answer]}")
 
-    def check(self, consumers: Sequence[Consumer]) -> list[Standing]:
-        """Tell in which state consumers are, and return how they stand. Raises as `CommandConnection.call` does."""
+    def check(self, consumers: Sequence[Consumer], life_ms: Callable[[str], int] = lambda _: 0) -> list[Standing]:
+        """Tell in which state consumers are, and return how they and their queues stand. Raises as `CommandConnection.call` does.
+
+        `life_ms` is asked for how long the record of a queue is to live, in ms; 0 for a lasting one.
+        """
+        if not consumers:
+            return []
+        look = ConsumerLook(consumers)
+        look.reply = self._commands.call(script("check_consumers"), *self._look_arguments(consumers, life_ms))
+        return self.standings(look)
+
+    def check_nowait(self, consumers: Sequence[Consumer], life_ms: Callable[[str], int]) -> ConsumerLook:
+        """Do as `check` with the next call, without waiting; `standings` reads the answer. Raises as `connect` does."""
+        look = ConsumerLook(consumers)
+        keys, *arguments = self._look_arguments(consumers, life_ms)
+        self._commands.send_nowait(script("check_consumers"), keys, *arguments, done=look.answer, buffered=True)
+        return look
+
+    def _look_arguments(self, consumers: Sequence[Consumer], life_ms: Callable[[str], int]) -> tuple[Any, ...]:
         keys: list[bytes] = []
         arguments: list[Argument] = []
         for consumer in consumers:
             keys += self._keys.queue(consumer.queue).consumer_keys
-            arguments += (consumer.id, consumer.state())
-        check = script("check_consumers")
-        reply: list[Any] = self._commands.call(check, keys, *arguments) if consumers else []
-        for consumer, text in zip(consumers, reply[STANDING_VALUES - 1 :: STANDING_VALUES], strict=True):
+            arguments += (consumer.id, consumer.state(), life_ms(consumer.queue))
+        return (keys, *arguments)
+
+    def standings(self, look: ConsumerLook) -> list[Standing]:
+        """Return what a look has told; a queue that could not be looked at is logged."""
+        reply, check = look.reply or [], script("check_consumers")
+        for consumer, text in zip(look.consumers, reply[STANDING_VALUES - 1 :: STANDING_VALUES], strict=True):
             if text:
                 keys = [*self._keys.queue(consumer.queue).consumer_keys]
                 call: tuple[Argument, ...] = ("EVALSHA", check.sha, len(keys), *keys)
@@ -177,10 +230,10 @@ class Consumers:
                 next_death_s=None if death_ms < 0 else death_ms / 1000,
                 paused=reason.decode("utf-8", "replace") or None,
                 paused_until=int(until) / 1000,
-                consumers=count,
+                queue=None if failure else SeenQueue(look.asked_at, count, record_id, bool(empty), bool(unpublished)),
             )
-            for consumer, listed, death_ms, reason, until, count in zip(
-                consumers, *(reply[at::STANDING_VALUES] for at in range(STANDING_VALUES - 1)), strict=True
+            for consumer, listed, death_ms, reason, until, count, record_id, empty, unpublished, failure in zip(
+                look.consumers, *(reply[at::STANDING_VALUES] for at in range(STANDING_VALUES)), strict=True
             )
         ]
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
     from celery_redis_plus.connection.command_connection import CommandConnection
+    from celery_redis_plus.connection.persistent_connection import Argument
     from celery_redis_plus.keys import FanoutKeys, Keys
 
 logger = logging.getLogger(__name__)
@@ -342,6 +343,25 @@ class Bindings:
     def check_flush(self) -> None:
         """Notice a flush. Raises as `CommandConnection.call` does."""
         self._knowledge.check_flush(self._commands, self._keys)
+
+    def ask_whether_lost(self, queues: Collection[str], in_doubt: Callable[[], None]) -> None:
+        """Ask whether the database's mark, the records of `queues` and what was bound here are as they were, with the next call.
+
+        `in_doubt` is called, while that call reads its answers, where one is not, or cannot be asked. Raises as `connect` does.
+        """
+        asked: list[tuple[Argument, ...]] = [("HEXISTS", self._keys.queue(queue).meta, "id") for queue in queues]
+        asked += [("HGET", self._keys.binding(exchange), BINDINGS_VERSION) for exchange in self._knowledge.bound_exchanges()]
+
+        def answered(is_fine: bool) -> None:
+            if not is_fine:
+                in_doubt()
+
+        def answered_mark(mark: bytes | None, _: Exception | None) -> None:
+            answered(self._knowledge.has_mark(mark))
+
+        self._commands.command_nowait("GET", self._keys.database_id, done=answered_mark, buffered=True)
+        for command in asked:
+            self._commands.command_nowait(*command, done=lambda reply, _: answered(bool(reply)), buffered=True)
 
     def restore_lost(self, exchanges: Sequence[str]) -> None:
         """Declare again what this process has bound to these exchanges, where the server has lost it. They are asked together."""

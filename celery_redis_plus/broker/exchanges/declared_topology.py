@@ -122,6 +122,10 @@ class DeclaredTopology:
         if database_id is not None:
             check_mark(database_id, self._shards)
 
+    def has_mark(self, database_id: bytes | None) -> bool:
+        """Return whether a mark is the one that was read last."""
+        return database_id == self._database_id
+
     def check_flush(self, commands: CommandConnection, keys: Keys) -> None:
         """Look at the database's mark: where it is another one than before, the database was flushed.
 
@@ -130,7 +134,7 @@ class DeclaredTopology:
             OptionError: processes with another number of `shards` use it.
             redis.exceptions.RedisError: as `CommandConnection.call`.
         """
-        if self._database_id and commands.command("GET", keys.database_id) == self._database_id:
+        if self._database_id and self.has_mark(commands.command("GET", keys.database_id)):
             return
         own = f"{FORMAT_VERSION}.{secrets.token_hex(8)}"
         if self._shards > 1:

@@ -527,16 +527,6 @@ class Queues:
             pass
         return page == 0
 
-    def touch_unpublished(self, name: str, life_ms: int) -> bytes | None:
-        """Keep a transient queue alive for `life_ms`; return its id where nothing was ever published to it, else None.
-
-        Two plain commands in one write: such are the control queues of Celery's workers, whose broadcasts come by a stream.
-        """
-        meta = self._keys.queue(name).meta
-        # GT: a lasting queue of this name, or one that lives longer, keeps what it has.
-        kept, (record_id, published) = self._commands.ask([("PEXPIRE", meta, life_ms, "GT"), ("HMGET", meta, "id", "published")])
-        return record_id if kept == 1 and published is None else None
-
     def touch_page(self, name: str, page: int, life_ms: int = 0) -> int:
         """Do a part of `touch`, from 0 on; return where the next one begins, 0 at the end, -1 where the queue is gone.
 

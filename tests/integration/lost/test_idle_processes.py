@@ -11,7 +11,7 @@ from tests.support.inbox import declare, publish
 from tests.support.waiting import wait_until
 
 #: Commands a second of a leader, of one without followers, and of each follower where there are few.
-OF_LEADER, ALONE, OF_FOLLOWER = 2, 1, 0.7
+OF_LEADER, ALONE, OF_FOLLOWER = 3, 1, 0.9
 
 
 def live(processes, time, client, seconds):

@@ -9,6 +9,7 @@ import pytest
 from kombu.exceptions import ChannelError
 
 from celery_redis_plus import clock
+from celery_redis_plus.broker.consumers.registry import Consumer, Consumers
 from celery_redis_plus.broker.exchanges.bindings import Bindings
 from celery_redis_plus.broker.queues.queues import Queues
 from celery_redis_plus.maintenance.consumed_queues import ConsumedQueues
@@ -232,21 +233,39 @@ def test_a_queue_that_comes_back_while_a_janitor_clears_keeps_its_messages_and_b
     assert [owner.basic_get("q", no_ack=True).payload for _ in range(2)] == ["kept", "kept, too"]
 
 
-def test_a_transient_queue_without_messages_is_kept_by_plain_commands(channel, redis_client):
-    queues = Queues(channel.session.commands, channel.session.keys, transient_ttl_s=300)
-    expiring(ms=5_000)(channel).declare()
-    redis_client.pexpire("meta:{q}", 1_000)
-    assert queues.touch_unpublished("q", 5_000) == redis_client.hget("meta:{q}", "id")
-    assert redis_client.pttl("meta:{q}") > 4_000
+def seen(consumers, queue):
+    """Look for a consumer of the queue, whose record is to live for 100 s."""
+    [standing] = consumers.check([Consumer("s.1", queue, "t")], lambda _: 100_000)
+    return standing.queue
+
+
+@pytest.fixture
+def consumers(channel):
+    return Consumers(channel.session.commands, channel.session.keys)
+
+
+def test_the_look_at_its_consumers_keeps_a_transient_queue_to_which_nothing_was_published(channel, consumers, redis_client):
+    expiring(ms=1_000)(channel).declare()
+    consumers.join(Consumer("s.1", "q", "t"))
+    found = seen(consumers, "q")
+    assert (found.unpublished, found.empty, found.record_id) == (True, True, redis_client.hget("meta:{q}", "id"))
+    assert redis_client.pttl("meta:{q}") > 90_000
     publish(channel, "q", "a")
-    assert not queues.touch_unpublished("q", 5_000)
+    found = seen(consumers, "q")
+    assert (found.unpublished, found.empty) == (False, False)
 
 
-def test_a_lasting_queue_gets_no_end_from_a_process_that_knew_a_transient_one(channel, redis_client):
-    queues = Queues(channel.session.commands, channel.session.keys, transient_ttl_s=300)
+def test_the_look_for_a_consumer_that_has_left_prolongs_no_life(channel, consumers, redis_client):
+    expiring(ms=1_000)(channel).declare()
+    assert not seen(consumers, "q").unpublished
+    assert redis_client.pttl("meta:{q}") <= 1_000
+
+
+def test_a_lasting_queue_gets_no_end_from_a_process_that_knew_a_transient_one(channel, consumers, redis_client):
     declare(channel, "q")
-    assert not queues.touch_unpublished("q", 5_000)
-    assert not queues.touch_unpublished("gone", 5_000)
+    consumers.join(Consumer("s.1", "q", "t"))
+    assert not seen(consumers, "q").unpublished
+    assert (seen(consumers, "gone").unpublished, seen(consumers, "gone").record_id) == (False, b"")
     assert redis_client.pttl("meta:{q}") == -1
     assert not redis_client.exists("meta:{gone}")
 

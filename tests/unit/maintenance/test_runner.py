@@ -280,3 +280,18 @@ def test_tasks_of_the_leader_are_due_in_the_leader_only(task, clock, ran):
     assert runner.next_run_at == 0.0
     runner.run()
     assert ran == ["own", "shared"]
+
+
+def test_a_step_that_fails_within_the_run_of_another_task_fails_alone(task):
+    failing, other = task("failing"), task("other")
+    runner = TaskRunner([failing, other])
+
+    def step():
+        raise RuntimeError("a defect")
+
+    runner.alone(failing, step)
+    assert dict(runner.failing) == {"task": "RuntimeError: a defect"}
+    runner.alone(failing, lambda: pytest.fail("it rests"))
+    failing.error = RedisConnectionError("gone")
+    with pytest.raises(RedisConnectionError):
+        runner.alone(other, failing.run)

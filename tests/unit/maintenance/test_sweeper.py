@@ -7,6 +7,7 @@ from dataclasses import astuple, fields, replace
 
 import pytest
 
+from celery_redis_plus.broker.consumers.registry import SeenQueue
 from celery_redis_plus.keys import Keys
 from celery_redis_plus.maintenance.resting_queues import ENOUGH_CONSUMERS, RESTING_SWEEP_S, SEEN_S, QueueCrowds
 from celery_redis_plus.maintenance.sweeper import EMPTY, QUEUES_A_SWEEP, TOGETHER_S, Sweeper, SweepLimits, Swept
@@ -14,8 +15,8 @@ from celery_redis_plus.maintenance.time_slices import SLICE_S
 
 LIMITS = SweepLimits(visibility_timeout_s=300, delivery_limit=None, dead_letter_max=10, dead_letter_ttl_s=60)
 WAIT_S = 4.0
-#: Seconds between two extensions of a control queue's life.
-TOUCH_S = 20.0
+#: Seconds between two looks at the list of a queue's consumers.
+LOOKED_FOR_S = 20.0
 NOTHING = dict.fromkeys((field.name for field in fields(Swept)), 0) | {"wait_ms": WAIT_S * 1000, "failure": b"", "id": b""}
 
 
@@ -279,49 +280,58 @@ def test_an_empty_queue_is_swept_at_once_after_an_outage(resting, sweeper, comma
     assert (commands.looks, commands.sweeps) == ([], [([resting], False)])
 
 
-def run_touched(sweeper, clock, crowds, seconds, record_id=b""):
-    """Run the sweeper while the queue's life is extended as often as that of a control queue."""
-    crowds.consumers["q000"] = 1
-    for _ in range(int(seconds / TOUCH_S)):
-        crowds.unpublished["q000"] = (clock(), record_id)
-        run_for(sweeper, clock, TOUCH_S)
+@pytest.fixture
+def see(clock, crowds):
+    """Note what a look at the list of consumers has told: `see(2)`."""
+
+    def note(consumers, record_id=b"", *, empty=True, unpublished=False):
+        crowds.seen["q000"] = SeenQueue(clock(), consumers, record_id, empty, unpublished)
+
+    return note
 
 
-def test_an_only_consumer_neither_sweeps_nor_looks_at_a_queue_that_it_knows_to_be_unused(
-    resting, sweeper, commands, clock, crowds
-):
-    run_touched(sweeper, clock, crowds, 10 * RESTING_SWEEP_S)
+def run_seen(sweeper, clock, see, seconds, consumers=1, **seen):
+    """Run the sweeper while the queue's consumers are looked for; nothing was ever published to it where that is not said."""
+    for _ in range(int(seconds / LOOKED_FOR_S)):
+        see(consumers, **{"unpublished": True, **seen})
+        until = clock() + LOOKED_FOR_S
+        run_for(sweeper, clock, LOOKED_FOR_S)
+        clock.advance(until - clock())
+
+
+def test_an_only_consumer_neither_sweeps_nor_looks_at_a_queue_that_it_knows_to_be_unused(resting, sweeper, commands, clock, see):
+    run_seen(sweeper, clock, see, 10 * RESTING_SWEEP_S)
     assert (commands.looks, commands.sweeps) == ([], [])
 
 
-def test_a_queue_to_which_something_was_published_is_looked_at_again(resting, sweeper, commands, clock, crowds):
-    run_touched(sweeper, clock, crowds, 2 * RESTING_SWEEP_S)
-    del crowds.unpublished[resting]
+def test_a_queue_to_which_something_was_published_is_looked_at_again(resting, sweeper, commands, clock, see):
+    run_seen(sweeper, clock, see, 2 * RESTING_SWEEP_S)
+    see(1)
     run_for(sweeper, clock, RESTING_SWEEP_S)
     assert commands.looks or commands.sweeps
 
 
-def test_a_queue_whose_life_is_extended_no_more_is_looked_at_again(resting, sweeper, commands, clock, crowds):
-    run_touched(sweeper, clock, crowds, 2 * RESTING_SWEEP_S)
+def test_a_queue_whose_consumers_are_looked_for_no_more_is_looked_at_again(resting, sweeper, commands, clock, see):
+    run_seen(sweeper, clock, see, 2 * RESTING_SWEEP_S)
     run_for(sweeper, clock, SEEN_S + RESTING_SWEEP_S)
     assert commands.looks or commands.sweeps
 
 
-def test_an_unused_queue_that_was_declared_again_is_swept(resting, sweeper, commands, clock, crowds):
+def test_an_unused_queue_that_was_declared_again_is_swept(resting, sweeper, commands, clock, see):
     commands.ids[resting] = b"another"
-    run_touched(sweeper, clock, crowds, RESTING_SWEEP_S, record_id=b"another")
+    run_seen(sweeper, clock, see, RESTING_SWEEP_S, record_id=b"another")
     assert commands.sweeps
 
 
-def test_an_unused_queue_with_a_second_consumer_is_looked_at(resting, sweeper, commands, clock, crowds):
-    run_touched(sweeper, clock, crowds, RESTING_SWEEP_S)
-    crowds.consumers[resting] = 2
+def test_an_unused_queue_with_a_second_consumer_is_looked_at(resting, sweeper, commands, clock, see):
+    run_seen(sweeper, clock, see, RESTING_SWEEP_S)
+    see(2, unpublished=True)
     run_for(sweeper, clock, RESTING_SWEEP_S + WAIT_S)
     assert commands.looks or commands.sweeps
 
 
-def test_an_only_consumer_looks_between_two_sweeps_once(resting, sweeper, commands, clock, crowds):
-    crowds.consumers[resting] = 1
+def test_an_only_consumer_looks_between_two_sweeps_once(resting, sweeper, commands, clock, see):
+    see(1)
     run_for(sweeper, clock, WAIT_S)
     commands.looks.clear()
     run_for(sweeper, clock, 10 * RESTING_SWEEP_S)
@@ -329,24 +339,30 @@ def test_an_only_consumer_looks_between_two_sweeps_once(resting, sweeper, comman
     assert 9 <= len(commands.looks) <= 11
 
 
-def test_many_consumers_look_together_as_often_as_enough_of_them(resting, sweeper, commands, clock, crowds):
-    crowds.consumers[resting] = 2 * ENOUGH_CONSUMERS
+def test_many_consumers_look_together_as_often_as_enough_of_them(resting, sweeper, commands, clock, see):
+    see(2 * ENOUGH_CONSUMERS)
     run_for(sweeper, clock, 200 * RESTING_SWEEP_S)
     asked = len(commands.looks) + len(commands.sweeps)
     assert 0.4 < asked * WAIT_S / (200 * RESTING_SWEEP_S) < 0.8
 
 
-def test_very_many_consumers_look_now_and_then_and_sweep_in_turn(resting, sweeper, commands, clock, crowds):
-    crowds.consumers[resting] = 25 * ENOUGH_CONSUMERS
+def test_very_many_consumers_look_now_and_then_and_sweep_in_turn(resting, sweeper, commands, clock, see):
+    see(25 * ENOUGH_CONSUMERS, empty=False)
     run_for(sweeper, clock, 1_000 * RESTING_SWEEP_S)
     assert 25 < len(commands.sweeps) < 60
     assert 0.8 < len(commands.looks) / 1_000 < 1.3
 
 
+def test_very_many_consumers_go_by_the_looks_at_their_list_while_the_queue_is_empty(resting, sweeper, commands, clock, see):
+    run_seen(sweeper, clock, see, 1_000 * RESTING_SWEEP_S, 25 * ENOUGH_CONSUMERS, unpublished=False)
+    assert commands.looks == []
+    assert 25 < len(commands.sweeps) < 60
+
+
 def test_a_short_visibility_timeout_leaves_no_rest(commands, clock):
     limits = replace(LIMITS, visibility_timeout_s=3)
     crowds = QueueCrowds()
-    crowds.consumers["q000"] = 1
+    crowds.seen["q000"] = SeenQueue(clock(), 1, b"", empty=True, unpublished=False)
     sweeper = Sweeper(commands, Keys(), crowds, name="s", limits=limits, forward=lambda _: None)
     commands.replies["q000"] = {"state": EMPTY}
     sweeper.watch(["q000"])
