@@ -333,17 +333,7 @@ scrape_configs:
       - targets: ["127.0.0.1:9808"]
 ```
 
-Examples of alerts:
-
-| alert | expression |
-|---|---|
-| messages wait for more than five minutes | `celery_redis_plus_queue_oldest_ready_seconds > 300` |
-| dead letters | `celery_redis_plus_queue_messages{state="dead"} > 0` |
-| messages wait, and there is no consumer | `celery_redis_plus_queue_messages{state="ready"} > 0 and on(instance, queue) celery_redis_plus_queue_consumers == 0` |
-| a forgotten pause | `celery_redis_plus_queue_paused == 1` for a day |
-| the broker is away | `celery_redis_plus_up == 0` |
-| too many dead letters: old ones are deleted | `increase(celery_redis_plus_queue_dead_evicted_total[1h]) > 0` |
-| the server has evicted messages | `increase(celery_redis_plus_queue_vanished_total[1h]) > 0` |
+Rules for alerts are in [alert-rules.yml](alert-rules.yml), with [a runbook](alerts.md) for each.
 
 The queues that Celery has for itself (remote control, replies, events) have no metrics, because their names hold the ids of
 processes; `exporter --internal` adds them.
@@ -377,7 +367,7 @@ URL (`redisplus://localhost:6379/0?metrics_port=9810`). A worker that cannot lis
 [OpenTelemetry's instrumentation of Celery](https://opentelemetry-python-contrib.readthedocs.io/en/latest/instrumentation/celery/celery.html)
 works as it is: the publisher's span is the parent of the task's span, also of a message that was delayed, retried, moved, dead or
 replayed, and of a broadcast. The transport writes no spans of its own. The time between `apply_async` and `run` is the wait.
-"""  # noqa: E501 - a row of a table is one line
+"""
 
 
 DOCTOR_INTRO = """# Doctor

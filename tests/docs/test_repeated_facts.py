@@ -42,7 +42,7 @@ def test_the_results_have_each_figure_that_is_repeated():
 
 
 def test_an_alert_that_joins_metrics_joins_those_of_one_broker():
-    joined = re.findall(r"\b(?:and|or|unless) on\(([^)]*)\)", read("docs/metrics.md") + read("docs/kubernetes.md"))
+    joined = re.findall(r"\b(?:and|or|unless) on\(([^)]*)\)", read("docs/alert-rules.yml") + read("docs/kubernetes.md"))
     assert joined
     assert all("instance" in labels or "job" in labels for labels in joined)
 

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 
 import pytest
+import yaml
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.exposition import generate_latest as text_format
@@ -22,6 +23,7 @@ from celery_redis_plus.record_fields import PROCESS_COUNTERS, PROCESS_GAUGES
 from tests.docs.blocks import ROOT
 
 DASHBOARD = ROOT / "docs/grafana-dashboard.json"
+ALERTS, ALERT_TESTS = ROOT / "docs/alert-rules.yml", ROOT / "tests/unit/cli/alert-tests.yml"
 #: What stands between `PREFIX` and a metric of a worker.
 WORKER = WORKER_PREFIX.removeprefix(PREFIX)
 OF_WORKER = {f"{WORKER}{name}": text for name, text in {**PROCESS_COUNTERS, **PROCESS_GAUGES}.items()}
@@ -124,8 +126,29 @@ def test_the_dashboard_asks_for_metrics_and_labels_that_exist():
     for text in (*expressions, *queries):
         assert named(text), text
         assert named(text) <= SAMPLES, text
-        assert set(re.findall(r"[{,](\w+)=", text)) <= {"queue", "state", "exchange"}
+        assert set(re.findall(r"[{,](\w+)=", text)) <= {"instance", "queue", "state", "exchange"}
         assert text.count("(") == text.count(")"), text
+        # One broker at a time; workers are instances of their own.
+        assert WORKER in text or "instance=~" in text or text.startswith("label_values(celery_redis_plus_up,")
+
+
+def test_promtool_tests_the_alerts(tmp_path):
+    if shutil.which("promtool") is None:
+        pytest.skip("no promtool here; Debian: apt-get install prometheus")
+    for file in (ALERTS, ALERT_TESTS):
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    for kind, file in (("check", ALERTS), ("test", ALERT_TESTS)):
+        done = subprocess.run(["promtool", kind, "rules", file.name], cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_each_alert_has_metrics_that_exist_and_a_heading_in_the_runbook():
+    rules = [rule for group in yaml.safe_load(ALERTS.read_text(encoding="utf-8"))["groups"] for rule in group["rules"]]
+    headings = re.findall(r"^## (\w+)$", (ROOT / "docs/alerts.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert [rule["alert"] for rule in rules] == headings
+    for rule in rules:
+        assert named(rule["expr"]) <= SAMPLES, rule["expr"]
+        assert rule["annotations"]["runbook"] == f"alerts.md#{rule['alert'].lower()}"
 
 
 def test_the_panels_of_the_dashboard_do_not_overlap():
