@@ -289,9 +289,8 @@ def _check_choice(tags: tuple[str, ...], wanted: DeadLetterFilter, *, everything
     if tags and (everything or filtered):
         raise click.UsageError(f"{tags[0]} with --all or a filter: allowed are either tags, or --all and filters")
     if not (tags or everything or filtered):
-        raise click.UsageError(
-            "nothing is selected; allowed: tags, --all, --task, --reason, --error, --text, --older-than, --newer-than"
-        )
+        filters = "--task, --reason, --error, --text, --older-than, --newer-than"
+        raise click.UsageError(f"nothing is selected; allowed: tags, --all, {filters}")
 
 
 def _selected(

@@ -12,6 +12,7 @@ import click
 
 from celery_redis_plus.cli.asking import complain
 from celery_redis_plus.cli.exit_status import DONE, FAILED
+from celery_redis_plus.cli.target import refuse_given_before
 
 #: As `cli.web.users` has them, which `--help` does not load.
 ROLES: Final = ("viewer", "operator")
@@ -27,12 +28,14 @@ ROLES: Final = ("viewer", "operator")
     "--role", type=click.Choice(ROLES), default="viewer", show_default=True, help="A viewer looks, an operator acts as well."
 )
 @click.option("--remove", is_flag=True, help="Remove the user.")
-def command(*, name: str, path: Path, role: str, remove: bool) -> int:
+@click.pass_context
+def command(ctx: click.Context, *, name: str, path: Path, role: str, remove: bool) -> int:
     """Write the user NAME of the web page into a file, in place of one of that name. It asks for the password, or reads a line of
     the input. The file keeps a hash of it (scrypt), and only its owner may read it. A server that runs has to be started anew.
     """
     from celery_redis_plus.cli.web.users import user_line
 
+    refuse_given_before(ctx, "it writes a file alone")
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     others = [line for line in lines if line.partition(":")[0] != name]
     if remove:

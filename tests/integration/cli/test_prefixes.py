@@ -32,6 +32,7 @@ NEEDED = {
     "dead-letters delete": ["--all"],
     "dead-letters replay": ["--all"],
     "exporter": ["--latencies"],
+    "messages prioritize": ["5"],
     "messages cancel": ["an-id"],
     "messages kick": ["an-id", "--yes"],
     "messages move": ["an-id"],
@@ -41,7 +42,7 @@ NEEDED = {
 #: They run until they are ended, and look at the broker when they are asked: for the URL that they print, and then for this path.
 SERVERS = {"exporter": "/metrics", "web": "/"}
 #: They have a broker of their own, or take its URL behind their name.
-OTHERS = {"demo", "spark"}
+OTHERS = {"demo", "spark", "web-user"}
 #: Of a broker with several shards, whose prefixes begin with a brace.
 OF_SHARDS = {"shards raise"}
 
@@ -70,7 +71,7 @@ def arguments_of(name: str, command: click.Command, folder: str) -> list[str]:
             line.append("--no-follow")
         elif parameter.required and isinstance(parameter, click.Option):
             line += [parameter.opts[-1], folder if isinstance(parameter.type, click.Path) else "celery"]
-        elif parameter.required:
+        elif parameter.required and not isinstance(parameter.type, click.IntRange):
             line.append("celery")
     return line + NEEDED.get(name, [])
 
@@ -104,15 +105,16 @@ def ask(line: list[str], path: str) -> None:
             process.stderr.read()
 
 
-@pytest.mark.sample(33)
 @pytest.mark.not_on("all", reason="its users have other rights")
-@pytest.mark.parametrize("by", ["url", "option"])
+@pytest.mark.parametrize("by", ["url", pytest.param("option", marks=pytest.mark.weekly)])
 @pytest.mark.parametrize("name", sorted(COMMANDS))
 def test_a_command_touches_the_keys_of_its_prefix_alone(broker, redis_client, tmp_path, monkeypatch, name, by):
     monkeypatch.chdir(tmp_path)
     command = COMMANDS[name]
     assert {"broker", "prefix"} <= {parameter.name for parameter in command.params}, "use cli.target.with_target"
     target = [f"{broker}?global_keyprefix=shop:"] if by == "url" else [broker, "--prefix", "shop:"]
+    if name == "import definitions":
+        main(["--broker", *target, "export", "definitions", "--output", "celery"])
     redis_client.acl_log_reset()
     redis_client.config_resetstat()
     if name in SERVERS:
@@ -127,7 +129,8 @@ def test_a_command_touches_the_keys_of_its_prefix_alone(broker, redis_client, tm
 
 @pytest.mark.parametrize("name", sorted(OTHERS))
 def test_a_command_that_takes_no_broker_refuses_one_before_it(name, capsys):
-    assert main(["--broker", "redis://127.0.0.1:1", name, "report"][: 3 if name == "demo" else 4]) == exit_status.USAGE
+    line = {"demo": [], "spark": ["report"], "web-user": ["ada", "--file", "users"]}[name]
+    assert main(["--broker", "redis://127.0.0.1:1", name, *line]) == exit_status.USAGE
     assert f"--broker before {name} has no effect" in capsys.readouterr().err
 
 
