@@ -245,11 +245,12 @@ class FanoutReader:
         none may take one, or where an older one may have to be read first.
         """
         ready = self.ready
-        first: Subscription | None = None
-        first_ms = 0
+        candidates: list[Subscription] = []
+        comes_again = False
         for _ in range(len(ready)):
             subscription = ready[0]
-            if not subscription.buffer and not subscription.position.to_redeliver:
+            again = bool(subscription.position.to_redeliver)
+            if not subscription.buffer and not again:
                 ready.popleft()
                 continue
             if len(ready) > 1:
@@ -257,18 +258,21 @@ class FanoutReader:
             may = subscription.may
             if may is not None and not may():
                 continue
-            if subscription.position.to_redeliver:
-                return subscription.take()
-            ms = subscription.first_ms
-            if first is None or ms < first_ms or (ms == first_ms and subscription.precedes(first)):
-                first, first_ms = subscription, ms
-        if first is None or (len(ready) + len(self._by_stream) > 2 and self._may_have_older(first_ms)):
+            if again and not comes_again:
+                comes_again = True
+                candidates.clear()
+            if again == comes_again:
+                candidates.append(subscription)
+        if not candidates:
+            return None
+        first = candidates[0] if len(candidates) == 1 else _earliest(candidates)
+        if not comes_again and len(ready) + len(self._by_stream) > 2 and self._may_have_older(first.first_ms):
             return None
         return first.take()
 
     def _may_have_older(self, ms: int) -> bool:
-        """Tell whether a subscriber whose buffer is empty may have to read broadcasts of this time, or before."""
-        return any(one.more and not one.buffer and one.fetched.id[0] <= ms for one in self._all())
+        """Tell whether a subscriber that reads on may have to read broadcasts of this time, or before."""
+        return any(one.more and one.low and one.fetched.id[0] <= ms for one in self._all())
 
     def apply_changes(self) -> bool:
         """Take up what other threads have left in the positions: deliveries that come again, streams that went back.
@@ -283,11 +287,7 @@ class FanoutReader:
                 found = True
             rewind_to, position.rewind_to = position.rewind_to, None
             if rewind_to is not None:
-                subscription.report(None, b"")
-                subscription.buffer.clear()
-                subscription.buffered_bytes = 0
-                subscription.fetched = rewind_to
-                position.seek(rewind_to)
+                subscription.rewind(rewind_to)
                 self.interrupt()
         return found
 
@@ -295,3 +295,18 @@ class FanoutReader:
     def buffered(self) -> int:
         """How many broadcasts wait for delivery."""
         return sum(len(subscription.buffer) + len(subscription.position.to_redeliver) for subscription in self._all())
+
+
+def _earliest(candidates: list[Subscription]) -> Subscription:
+    """Return whose head is the oldest, and was sent before all that the others hold of its publisher.
+
+    Each stream has its broadcasts in the order of their publishes, and so has each publisher: the steps below go back in that
+    order, and come to none twice.
+    """
+    first = min(candidates, key=lambda one: one.first_ms)
+    for _ in candidates:
+        before = next((one for one in candidates if one is not first and one.goes_before(first)), None)
+        if before is None:
+            break
+        first = before
+    return first

@@ -48,6 +48,8 @@ class Subscription:
         self.buffer: deque[Entry] = deque()
         #: Bytes of the payloads in it.
         self.buffered_bytes = 0
+        #: By publisher, the numbers of its broadcasts in the buffer; None: they were not asked for since the last read.
+        self._numbers: dict[bytes, deque[int]] | None = None
         #: Up to where it was read.
         self.fetched = position.reached
         #: Whether there may be more behind that: the last read was full, or left it out.
@@ -64,28 +66,36 @@ class Subscription:
         return len(self.buffer) <= REFILL_BELOW and self.buffered_bytes < MAX_BUFFERED_BYTES
 
     @property
+    def head(self) -> Entry:
+        """The entry that it delivers next; there is one."""
+        again = self.position.to_redeliver
+        return again[0].entry if again else self.buffer[0]
+
+    @property
     def first_ms(self) -> int:
-        """The server's time, in ms, of the first entry in the buffer, which is not empty."""
-        return parse_id(self.buffer[0][0])[0]
+        """The server's time, in ms, of the entry that it delivers next."""
+        return parse_id(self.head[0])[0]
 
-    def precedes(self, other: Subscription) -> bool:
-        """Tell whether the first entry goes before that of `other`, which has the same time in ms.
+    def goes_before(self, other: Subscription) -> bool:
+        """Tell whether it holds a broadcast that the publisher of the head of `other` has sent before that one.
 
-        In one stream by id. In two streams an entry goes before another one where the other's publisher has sent what is in this
-        buffer sooner, at that time, too.
+        The ids of two streams do not tell: several broadcasts have one millisecond, and the server's clock may go back.
         """
-        mine, theirs = self.buffer[0], other.buffer[0]
-        if self.position.stream == other.position.stream:
-            return parse_id(mine[0]) < parse_id(theirs[0])
-        ms = self.first_ms
-        publisher, number = publication_of(theirs)
-        for entry in self.buffer:
-            if parse_id(entry[0])[0] != ms:
-                return False
-            before = publication_of(entry)
-            if before[0] == publisher and before[1] < number:
-                return True
-        return False
+        publisher, number = publication_of(other.head)
+        earliest = self._earliest_of(publisher)
+        return earliest is not None and earliest < number
+
+    def _earliest_of(self, publisher: bytes) -> int | None:
+        again = self.position.to_redeliver
+        if again:
+            publications = (publication_of(unacked.entry) for unacked in again)
+            return min((number for sender, number in publications if sender == publisher), default=None)
+        if self._numbers is None:
+            self._numbers = {}
+            for sender, number in map(publication_of, self.buffer):
+                self._numbers.setdefault(sender, deque()).append(number)
+        numbers = self._numbers.get(publisher)
+        return numbers[0] if numbers else None
 
     @property
     def takes_all(self) -> bool:
@@ -105,6 +115,7 @@ class Subscription:
         if filtered and not self.takes_all:
             entries = [entry for entry in entries if self._wants(routing_key_of(entry))]
         self.buffer.extend(entries)
+        self._numbers = None
         self.buffered_bytes += sum(_size(entry) for entry in entries)
         if not self.buffer:
             self.position.seek(self.fetched)
@@ -159,6 +170,15 @@ class Subscription:
         """
         return not routing_key or any(matches_topic(pattern, routing_key) for pattern in self.patterns)
 
+    def rewind(self, mark: Mark) -> None:
+        """Go on reading at `mark`: the stream has begun anew."""
+        self.report(None, b"")
+        self.buffer.clear()
+        self._numbers = None
+        self.buffered_bytes = 0
+        self.fetched = mark
+        self.position.seek(mark)
+
     def take(self) -> Delivery:
         """Take the next delivery, what comes again first."""
         position, buffer = self.position, self.buffer
@@ -167,6 +187,8 @@ class Subscription:
             if opened is not None:
                 return self, opened.entry, opened.before, True
         entry = buffer.popleft()
+        if self._numbers is not None:
+            self._numbers[publication_of(entry)[0]].popleft()
         size = _size(entry)
         self.buffered_bytes -= size
         position.delivered += 1

@@ -64,3 +64,16 @@ def test_a_consumer_without_credit_holds_up_no_other_exchange(connect):
     publish(connect().channel(), range(1500), lambda number: number % 2)
     assert fast.exactly(750) == list(range(1, 1500, 2))
     assert slow.bodies == [0]
+
+
+def test_it_holds_for_what_comes_again_after_a_lost_connection(connect, redis_client):
+    connection = connect()
+    inbox = Inbox(connection.channel(), *queues(), ack=False)
+    publish(connect().channel(), range(12), lambda number: int(number % 3 == 0))
+    assert inbox.exactly(12) == list(range(12))
+    redis_client.client_kill_filter(_type="normal", skipme=True)
+    with pytest.raises(connection.connection_errors):
+        inbox.drain(13)
+    connection.collect()
+    connection.ensure_connection(max_retries=10, interval_start=0.05, interval_step=0)
+    assert Inbox(connection.channel(), *queues()).exactly(12) == list(range(12))
