@@ -35,10 +35,11 @@ end
 local moved_to = {}
 for i, target in ipairs(targets) do
   if ARGV[4] == '1' and KEYS[target.base + 4] == KEYS[2] then
-    -- Back into its own queue: it is dead up to the last step.
+    -- Back into its own queue: it is dead up to the last step. Claims go on being counted: a number that came again would be that of
+    -- an old delivery.
     put(target, false)
     redis.call('ZREM', KEYS[1], tag)
-    redis.call('HDEL', source, 'score', 'delay', 'claim', 'owner', 'failed', 'begun', 'unbegun', 'requeues', 'seen', 'reason',
+    redis.call('HDEL', source, 'score', 'delay', 'owner', 'failed', 'begun', 'unbegun', 'requeues', 'seen', 'reason',
       'died', 'error')
   elseif i < #targets then
     -- What a failure leaves of a copy goes by itself.

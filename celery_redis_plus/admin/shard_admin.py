@@ -284,7 +284,7 @@ class ShardAdmin(BrokerAdmin):
     def remove_policy(self, pattern: str) -> dict[str, str | None] | None:
         """Remove a policy from each shard, as `BrokerAdmin.remove_policy`. Raises as `set_policy`."""
         self.policies()
-        with self.audit.action("remove policy", pattern=pattern) as action:
+        with self.audit.action("remove policy", in_steps=True, pattern=pattern) as action:
             removed = [shard.unlist_policy(pattern) for shard in self._shards]
             merged = self._merged(shard.steer_without_policy(pattern) for shard in self._shards) if any(removed) else {}
             action.count = len(merged)

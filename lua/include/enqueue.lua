@@ -36,6 +36,7 @@ local function enqueue(meta, ready, delayed, message, wakeup, schedule_wakeup, r
   eta = delay and due_after(delay) or tonumber(eta)
   local published, time = tonumber(record[10] or 0) + 1, newest_of(record[11], now)
   redis.call('HSET', meta, 'published', published, 'newest', time)
+  local keeps_tag = tag
   local log = not tag and record[6] and log_of(meta, record[6])
   local logged = log and is_sampled(published, log.permille)
   tag = tag or new_tag(time, published, mark_of(record[5], logged), record[1])
@@ -58,8 +59,10 @@ local function enqueue(meta, ready, delayed, message, wakeup, schedule_wakeup, r
     redis.call('RENAME', staged, hash)
     redis.call('PERSIST', hash)
     if moved then
-      redis.call('HDEL', hash, 'claim', 'owner', 'failed', 'begun', 'unbegun', 'requeues', 'seen', 'expires', 'ttl_ms', 'reason', 'died',
+      redis.call('HDEL', hash, 'owner', 'failed', 'begun', 'unbegun', 'requeues', 'seen', 'expires', 'ttl_ms', 'reason', 'died',
         'error', 'rank', 'task_expiry')
+      -- Under the same tag, a number that came again would be that of an old delivery.
+      if not keeps_tag then redis.call('HDEL', hash, 'claim') end
       if not delayed_until then redis.call('HDEL', hash, 'score', 'delay') end
     end
   end

@@ -152,7 +152,8 @@ class Audit:
         try:
             yield action
         except BaseException as error:
-            if in_steps or action.count:
+            # Where the reply was lost, it may have been done.
+            if in_steps or action.count or self._commands.outcome_unknown:
                 action.details["error"] = type(error).__name__ if not str(error) else str(error)
                 self._end(name, action, FAILED, begun)
             raise
