@@ -55,11 +55,12 @@ class MessageAdmin(AdminPart):
             action.count = len(cancelled)
         return cancelled
 
-    def give_back(self, queue: str, tags: Sequence[str]) -> list[str]:
-        """Take unacked messages from their consumers; return the ids of those that a consumer had. See `Messages.give_back`."""
+    def give_back(self, queue: str, tags: Sequence[str], *, consumer: str | None = None) -> list[str]:
+        """Take unacked messages from their consumers, or one; return the ids of those that were taken. See `Messages.give_back`."""
         self.check_queue(queue)
         with self.audit.action("kick", queue, id=tags[0] if len(tags) == 1 else None) as action:
-            given = self.queue_messages.give_back(queue, tags)
+            session = None if consumer is None else consumer.partition(CONSUMER_ID_SEPARATOR)[0]
+            given = self.queue_messages.give_back(queue, tags, session)
             action.count = len(given)
         return given
 

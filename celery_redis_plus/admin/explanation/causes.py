@@ -156,6 +156,9 @@ def _delayed(facts: Facts) -> Iterator[Cause]:
     elif facts.number("claim"):
         text = f"it is due in {span(wait_s)}, at {utc(facts.score_ms)}: it was put back to wait after delivery"
         yield Cause("retry", f"{text} {facts.number('claim'):,}", {**values, "deliveries": facts.number("claim")})
+    elif facts.number("expires") == facts.score_ms:
+        text = f"it expires in {span(wait_s)}, at {utc(facts.score_ms)}, before the time that it waits for"
+        yield Cause("expires_first", text, values)
     else:
         text = f"it is due in {span(wait_s)}, at {utc(facts.score_ms)}: by a countdown, an eta, x-delay, or a new time"
         yield Cause("due", text, values)
@@ -175,12 +178,14 @@ def _claimed(facts: Facts, silent_s: float) -> Iterator[Cause]:
     text = f"{holder} has it{since}, prefetched or in work"
     yield Cause("held", text, {**values, "host": holder.host, "pid": holder.pid, "worker": facts.found.holder})
     session = facts.message["owner"]
-    for one in facts.consumers:
-        age_s = facts.now_ms / 1000 - one.last_heard.timestamp()
-        if one.id.partition(CONSUMER_ID_SEPARATOR)[0] == session and age_s > SILENT_PART * silent_s:
-            text = f"its holder is silent for {span(age_s)}: frozen, or cut off; {lease}"
-            yield Cause("silent_holder", text, {"silent_s": round(age_s, 1)})
-            return
+    heard = [one.last_heard for one in facts.consumers if one.id.partition(CONSUMER_ID_SEPARATOR)[0] == session]
+    age_s = facts.now_ms / 1000 - max(heard).timestamp() if heard else 0.0
+    if age_s > SILENT_PART * silent_s:
+        text = f"its holder is silent for {span(age_s)}: frozen, or cut off; {lease}"
+        yield Cause("silent_holder", text, {"silent_s": round(age_s, 1)})
+    elif not heard:
+        text = f"its holder is no live consumer of the queue: it fetched the message without one, was cancelled, or died; {lease}"
+        yield Cause("no_consumer_holds", text)
 
 
 def _dead(facts: Facts) -> Iterator[Cause]:

@@ -144,8 +144,10 @@ class Messages:
         for looked_at, found in search_headers(self._commands, self._keys, queue, states, task_id):
             yield looked_at, [tag for tag, headers in found if headers.get("id") == task_id]
 
-    def give_back(self, queue: str, tags: Sequence[str]) -> list[str]:
+    def give_back(self, queue: str, tags: Sequence[str], session: str | None = None) -> list[str]:
         """Take messages from the consumers that have them, and make them ready; return the ids of those that a consumer had.
+
+        With `session`, the id of a connection, only those that this one has.
 
         It counts as no failure. A consumer that works on one goes on: its ack still removes the message, its other settlements
         have no effect, and its next heartbeat tells it. A message that is claimed anew meanwhile stays with its new consumer.
@@ -154,10 +156,13 @@ class Messages:
         given: list[str] = []
         for at in range(0, len(tags), MESSAGES_A_CALL):
             page = tags[at : at + MESSAGES_A_CALL]
-            claims = of_our_keys(self._commands.pipeline([("HGET", of.message + encode_name(tag), "claim") for tag in page]))
-            for tag, claim in zip(page, claims, strict=True):
+            reads = [("HMGET", of.message + encode_name(tag), "claim", "owner") for tag in page]
+            for tag, fields in zip(page, of_our_keys(self._commands.pipeline(reads)), strict=True):
+                claim, owner = fields or (None, None)
+                if claim is None or (session is not None and owner != encode_name(session)):
+                    continue
                 # One by one, since the script counts; most often it is one.
-                if isinstance(claim, bytes) and self._commands.call(script("release"), of.release, KICKED, tag, claim, 0):
+                if self._commands.call(script("release"), of.release, KICKED, tag, claim, 0):
                     given.append(tag)
         return given
 

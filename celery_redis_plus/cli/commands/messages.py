@@ -291,7 +291,7 @@ def _kick_consumer(admin: BrokerAdmin, queue: str, consumer: str, *, dry_run: bo
     with stop_on_interrupt() as stopped, _audited(admin, "kick", queue, dry_run=dry_run, consumer=consumer) as action:
         pages = admin.held_tags(queue, consumer)
         for tags in in_steps(pages, admin.overview_of(queue).unacked, "messages looked at", stopped):
-            count += len(tags) if dry_run else len(admin.give_back(queue, tags))
+            count += len(tags) if dry_run else len(admin.give_back(queue, tags, consumer=consumer))
             action.count = count
         was_interrupted = stopped()
     _tell("back in their queues", count, None, dry_run=dry_run, as_json=as_json)

@@ -8,9 +8,11 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 
 import pytest
 from celery import Celery
+from redis.exceptions import ConnectionError as RedisConnectionError
 
 import celery_redis_plus
 from celery_redis_plus.admin.broker_admin import BrokerAdmin
@@ -19,6 +21,7 @@ from celery_redis_plus.broker.queues.audit import Actor, acting, user_and_host
 from celery_redis_plus.keys import Keys
 from tests.support.inbox import Inbox, declare, publish
 from tests.support.kombu_installation import declare_old
+from tests.support.proxy import Proxy
 from tests.support.waiting import wait_until
 
 HERE = f"{socket.gethostname()}:{os.getpid()}"
@@ -187,3 +190,19 @@ def test_others_entries_in_the_stream_are_passed_over(cli, shop, entries, redis_
     redis_client.xadd(Keys("").audit, {"actor": "nobody", "details": "["})
     cli("pause", "q", "--reason", "tests")
     assert [one["action"] for one in entries()] == ["pause"]
+
+
+@pytest.mark.usefixtures("shop")
+def test_an_action_whose_reply_is_lost_is_an_entry_that_says_so(redis_client, broker_url, entries):
+    where = redis_client.connection_pool.connection_kwargs
+    with Proxy(lambda: where["port"]) as proxy, BrokerAdmin(proxy.url(where["db"])) as admin:
+        admin.queues()
+        # The script is loaded, so that the next call runs it.
+        admin.resume("q")
+        proxy.lose_replies()
+        threading.Timer(0.5, lambda: proxy.heal(resets=True)).start()
+        with pytest.raises(RedisConnectionError):
+            admin.pause("q", "tests", None)
+    wait_until(lambda: len(entries()) == 1)
+    (entry,) = entries()
+    assert (entry["action"], entry["outcome"]) == ("pause", "failed")

@@ -180,6 +180,21 @@ def test_all_that_a_consumer_holds_is_taken_from_it(cli, working, connect):
     assert cli("check").status == 0
 
 
+def test_a_message_that_another_consumer_has_by_then_is_not_taken_from_it(channel, broker_url, connect):
+    first = Inbox(connect().channel(), "q", ack=False, prefetch=1)
+    publish(channel, "q", "x")
+    first.drain(1)
+    with BrokerAdmin(broker_url) as admin:
+        (consumer,) = admin.consumers("q")
+        ((_, tags),) = admin.held_tags("q", consumer.id)
+        first.cancel()
+        first.messages[0].requeue()
+        second = Inbox(connect().channel(), "q", ack=False, prefetch=1)
+        second.drain(1)
+        assert admin.give_back("q", tags, consumer=consumer.id) == []
+        assert admin.overview_of("q").unacked == 1
+
+
 def test_a_kick_is_an_event_of_its_own(cli, connect):
     channel = connect(event_log=True, event_log_index=True).channel()
     declare(channel, "logged")

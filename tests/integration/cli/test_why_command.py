@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 
 import kombu
 import pytest
@@ -182,6 +183,12 @@ def test_a_message_that_is_overdue_says_that_nobody_sweeps(channel, why, redis_c
     assert "no_process" in found
 
 
+def test_a_message_that_expires_before_its_time_says_so(channel, why):
+    declare(channel, "q")
+    task(channel, "t", headers={"x-delay": 7_200_000, "expires": datetime.now(UTC) + timedelta(hours=1)})
+    assert why("t")["expires_first"]["text"].startswith("it expires in ")
+
+
 def test_a_held_message_names_its_holder_and_a_silent_one_as_such(channel, connect, why, redis_client):
     declare(channel, "q")
     task(channel, "t")
@@ -194,6 +201,8 @@ def test_a_held_message_names_its_holder_and_a_silent_one_as_such(channel, conne
     (consumer,) = redis_client.zrange(Keys("").queue("q").consumers, 0, -1)
     redis_client.hset(Keys("").queue("q").consumer + consumer, "heard", 1_000)
     assert "its holder is silent for" in why("t")["silent_holder"]["text"]
+    inbox.cancel()
+    assert "its holder is no live consumer of the queue" in why("t")["no_consumer_holds"]["text"]
 
 
 def test_a_message_whose_holder_no_process_knows_comes_back_with_its_lease(channel, connect, why, redis_client):
