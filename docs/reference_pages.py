@@ -194,8 +194,9 @@ def _members(name: str, value: type[Any]) -> Iterator[str]:
 
 
 def _first_sentence(text: str) -> str:
-    """Return the first sentence of a paragraph: `help` of Python shows the others."""
-    return re.split(r"(?<=\.) (?=[A-Z`])", text, maxsplit=1)[0]
+    """Return the first sentence of a paragraph, without the verb that the arrow of the signature stands for."""
+    first = re.split(r"(?<=\.) (?=[A-Z`])", text, maxsplit=1)[0].removeprefix("Return ").removeprefix("Yield ")
+    return first[0].upper() + first[1:]
 
 
 def _names(names: list[str]) -> str:
