@@ -115,18 +115,25 @@ def as_text(lines: Sequence[Line]) -> str:
 
 
 def as_markdown(lines: Sequence[Line]) -> str:
-    """The table as the docs show it: kombu's and ours, of lines that have a target or stand on other pages. `as_json` has all."""
-    head = ["figure", "unit", KOMBU_REDIS, OURS, "ratio", "must", ""]
-    rule = ["---", "---", "---:", "---:", "---:", "---:", "---"]
+    """The table as the docs show it: kombu's and ours, of lines that have a target or stand on other pages, and what missed it.
+
+    Lines that have to be 0, and are, say nothing. `as_json` has all.
+    """
+    head = ["figure", "unit", KOMBU_REDIS, OURS, "ratio"]
+    rule = ["---", "---", "---:", "---:", "---:"]
     rows = []
     for line in lines:
-        if line.figure.target is None and not line.figure.label.startswith(REPEATED):
+        target = line.figure.target
+        if target is None and not line.figure.label.startswith(REPEATED):
             continue
-        must, _ = threshold(line.figure.target)
+        if target is not None and target.must == 0 and line.compared == 0:
+            continue
         shown_ratio = "" if line.ratio is None else f"{number(line.ratio)}x"
         cells = [number(line.medians.get(name)) for name in (KOMBU_REDIS, OURS)]
-        rows.append([line.figure.label, line.figure.unit, *cells, shown_ratio, must, line.verdict])
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in [head, rule, *rows])
+        rows.append([line.figure.label, line.figure.unit, *cells, shown_ratio])
+    table_text = "\n".join("| " + " | ".join(cells) + " |" for cells in [head, rule, *rows])
+    missed = [f"{line.figure.label} (must {threshold(line.figure.target)[0]})" for line in lines if line.verdict == MISSED]
+    return f"{table_text}\n\nTargets missed: {'; '.join(missed) or 'none'}."
 
 
 def into_document(document: str, results: str) -> str:

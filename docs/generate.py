@@ -140,9 +140,19 @@ def arguments_page() -> str:
     }
     parts = [ARGUMENTS_INTRO]
     for title, table in tables.items():
-        parts += [f"\n## {title}\n\n", *(f"* `{name}`: {doc} *Allowed:* {allowed}\n" for name, (allowed, doc) in table.items())]
+        parts += [
+            f"\n## {title}\n\n",
+            *(f"* `{name}`: {doc} *Allowed:* {with_years(allowed)}\n" for name, (allowed, doc) in table.items()),
+        ]
     parts += ["\n## Withdrawn\n\n", *listed(WITHDRAWN)]
     return "".join(parts)
+
+
+def with_years(allowed: str) -> str:
+    """Return what is allowed with the longest time in a unit that a reader knows."""
+    return allowed.replace("from 1 to 3155760000000", "from 1, up to 100 years").replace(
+        "from 0 to 3155760000000", "from 0, up to 100 years"
+    )
 
 
 def errors_page() -> str:

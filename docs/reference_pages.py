@@ -35,6 +35,20 @@ ELSEWHERE = {
     "celery_redis_plus.testing.fixtures": ("the fixtures", "testing.md"),
     "celery_redis_plus.testing.server": ("embedded_binary", "tutorial.md"),
 }
+#: The page that tells how a name is used: there is what its docstring says behind the first paragraph, too.
+TOLD_ON = {
+    **dict.fromkeys(("ack", "nack", "reject"), "ack-policies.md#settle-inside-the-task"),
+    **dict.fromkeys(("broadcast", "delivery", "publish", "Delivery"), "flow-control.md#tracked-deliveries"),
+    **dict.fromkeys(("cancel", "move", "reschedule"), "lifecycle.md#cancel-reschedule-move"),
+    **dict.fromkeys(("assert_enqueued", "drain", "enqueued"), "testing.md#assertions"),
+    "EmbeddedServer": "testing.md#a-server-without-fixtures",
+    "advance": "testing.md#time",
+    "browse": "consumers.md#browsing-a-queue",
+    "fence": "fencing.md",
+    "message": "lifecycle.md#one-message",
+    "send_many": "usage.md#publishing-many-tasks-at-once",
+    "snooze": "retries.md#snooze-later-without-a-failure",
+}
 API_INTRO = """# Python interface
 
 Public is what this page lists, with the names and arguments that it gives, the options, the command line and the URL schemes.
@@ -165,7 +179,7 @@ def _object(name: str, value: Any) -> Iterator[str]:
     yield f"\n### {name}\n\n"
     if not (inspect.isclass(value) and issubclass(value, Exception)) and name not in RETURNED:
         yield f"```text\n{_signature(name, value)}\n```\n\n"
-    yield _docstring(inspect.getdoc(value) or "")
+    yield _docstring(inspect.getdoc(value) or "", TOLD_ON.get(name))
     if inspect.isclass(value):
         yield "".join(("\n", *_members(name, value))) if any(_members(name, value)) else ""
 
@@ -194,8 +208,9 @@ def _members(name: str, value: type[Any]) -> Iterator[str]:
 
 
 def _first_sentence(text: str) -> str:
-    """Return the first sentence of a paragraph: `help` of Python shows the others."""
-    return re.split(r"(?<=\.) (?=[A-Z`])", text, maxsplit=1)[0]
+    """Return the first sentence of a paragraph, without the verb that the arrow of the signature stands for."""
+    first = re.split(r"(?<=\.) (?=[A-Z`])", text, maxsplit=1)[0].removeprefix("Return ").removeprefix("Yield ")
+    return first[0].upper() + first[1:]
 
 
 def _names(names: list[str]) -> str:
@@ -221,8 +236,11 @@ def _signature(name: str, value: Any) -> str:
     )
 
 
-def _docstring(text: str) -> str:
+def _docstring(text: str, told_on: str | None) -> str:
     summary, *sections = HEADING.split(text)
+    if told_on is not None:
+        first = summary.strip().partition("\n\n")[0].rstrip()
+        summary = f"{first} [Use]({told_on})."
     parts = [_prose(summary)]
     for title, body in zip(sections[::2], sections[1::2], strict=True):
         if title == "Example":

@@ -5,10 +5,11 @@ from __future__ import annotations
 import ast
 import re
 import sys
+from collections import defaultdict
 
 import pytest
 
-from tests.docs.blocks import ROOT, all_blocks
+from tests.docs.blocks import PAGES, ROOT, all_blocks
 
 sys.path.append(str(ROOT / "docs"))
 from benchmark_figures import ROWS, WITH_FIGURES, figures_in, results
@@ -64,3 +65,28 @@ def test_a_sample_that_workers_load_publishes_nothing_when_it_is_imported():
 
 def test_a_sample_that_publishes_is_found():
     assert published_at_import("add.delay(1)\nif True:\n    add.delay(2)") == ["delay"]
+
+
+#: Words in a row that two pages of a writer's hand may not share: what is said twice changes once.
+SHARED = 14
+
+
+def repeated(pages):
+    """Return the runs of words that stand on several pages, with these. Code and the targets of links do not count."""
+    found = defaultdict(set)
+    for name, text in pages.items():
+        prose = re.sub(r"^```.*?^```$|<!--.*?-->|\]\([^)]*\)", "", text, flags=re.MULTILINE | re.DOTALL)
+        words = re.findall(r"[\w']+", prose.lower())
+        for at in range(len(words) - SHARED + 1):
+            found[" ".join(words[at : at + SHARED])].add(name)
+    return {run: sorted(names) for run, names in found.items() if len(names) > 1}
+
+
+def test_what_a_page_says_no_other_page_says_in_the_same_words():
+    pages = {file.name: file.read_text(encoding="utf-8") for file in PAGES}
+    assert repeated({name: text for name, text in pages.items() if not text.startswith("<!-- Made by ")}) == {}
+
+
+def test_a_repeated_sentence_is_found():
+    once = "a b c d e f g h i j k l m n"
+    assert repeated({"x": f"{once} o", "y": f"(z) {once}", "z": f"```\n{once}\n```"}) == {once: ["x", "y"]}

@@ -91,8 +91,20 @@ def test_text_and_markdown_have_a_column_for_each_contender_that_was_measured():
     head, *_ = report.as_text(lines).splitlines()
     assert head.split()[:5] == ["figure", "unit", "kombu", "redis", "ours"]
     assert "floor" not in head
-    last = report.as_markdown(lines).splitlines()[-1]
-    assert last == "| publish: client CPU | µs | 100 | 30 | 0.3x | <= 0.355x | met |"
+    *_, last, _, missed = report.as_markdown(lines).splitlines()
+    assert last == "| publish: client CPU | µs | 100 | 30 | 0.3x |"
+    assert missed == "Targets missed: none."
+
+
+def test_the_markdown_names_the_targets_that_were_missed():
+    text = report.as_markdown(report.summarise(cpu_samples([36], [100])))
+    assert text.endswith("Targets missed: publish: client CPU (must <= 0.355x).")
+
+
+@pytest.mark.parametrize(("early", "shown"), [(0, False), (2, True)])
+def test_the_markdown_leaves_out_what_has_to_be_0_and_is(early, shown):
+    text = report.as_markdown(report.summarise([sample(OURS, **{"countdown.early": early})]))
+    assert ("| countdown, idle worker: early |" in text) is shown
 
 
 def test_json_keeps_every_sample_behind_the_summary():
