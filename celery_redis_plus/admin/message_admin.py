@@ -56,7 +56,7 @@ class MessageAdmin(AdminPart):
         return cancelled
 
     def give_back(self, queue: str, tags: Sequence[str], *, consumer: str | None = None) -> list[str]:
-        """Take unacked messages from their consumers, or one; return the ids of those that were taken. See `Messages.give_back`."""
+        """Take unacked messages from their consumers, or from one; return the ids that were taken. See `Messages.give_back`."""
         self.check_queue(queue)
         with self.audit.action("kick", queue, id=tags[0] if len(tags) == 1 else None) as action:
             session = None if consumer is None else consumer.partition(CONSUMER_ID_SEPARATOR)[0]
