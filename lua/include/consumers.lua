@@ -27,9 +27,9 @@ local NOBODY = ''
 -- For how long the list stays of a queue that has no record (ms).
 local UNDECLARED_MS = 60000
 
--- Keeps the list, and the record of `id`, as long as the queue.
-local function keep_listed(keys, id)
-  local queue = redis.call('HMGET', keys.meta, 'id', 'ttl')
+-- Keeps the list, and the record of `id`, as long as the queue, whose `id` and `ttl` may be known.
+local function keep_listed(keys, id, queue)
+  queue = queue or redis.call('HMGET', keys.meta, 'id', 'ttl')
   for _, key in ipairs({ keys.consumers, keys.consumer .. id }) do
     if queue[1] and not queue[2] then
       redis.call('PERSIST', key)
@@ -207,19 +207,19 @@ local function remove_dead(keys, now, ids, joined)
   return removed, next_death
 end
 
--- Those that have something alone in a queue, but for `me`.
-local function privileged(keys, me)
+-- Those that have something alone in a queue, but for `me`. Only one with rules has any.
+local function privileged(keys, me, rules)
   local found = {}
-  local record = redis.call('HMGET', keys.meta, 'active', 'exclusive')
-  for _, id in ipairs({ record[1] or '', record[2] or '', (first_with_credit(keys)) or '' }) do
+  if not rules[1] then return found end
+  for _, id in ipairs({ rules[2] or '', rules[3] or '', (first_with_credit(keys)) or '' }) do
     if id ~= '' and id ~= me then found[#found + 1] = id end
   end
   return found
 end
 
--- Removes dead ones among a few others than `me`, and brings the record up to date. Returns in how many ms the next one that has
--- something alone may be dead, -1 where all of these were heard.
-local function remove_some_dead(keys, now, me)
+-- Removes dead ones among a few others than `me`, and brings the record up to date. `rules`: HMGET meta restricted active exclusive.
+-- Returns in how many ms the next one that has something alone may be dead, -1 where all of these were heard; and whether any is removed.
+local function remove_some_dead(keys, now, me, rules)
   local others, joined = {}, {}
   local sample = redis.call('ZRANDMEMBER', keys.consumers, SAMPLE, 'WITHSCORES')
   for i = 1, #sample, 2 do
@@ -228,9 +228,9 @@ local function remove_some_dead(keys, now, me)
       joined[sample[i]] = sample[i + 1]
     end
   end
-  local alone = privileged(keys, me)
+  local alone = privileged(keys, me, rules)
   local among_others = remove_dead(keys, now, others, joined)
   local removed, next_death = remove_dead(keys, now, alone)
   if removed or among_others then update_consumers(keys) end
-  return next_death or -1
+  return next_death or -1, removed or among_others
 end
