@@ -21,9 +21,10 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from redis import Redis
@@ -106,6 +107,12 @@ def pretend(client: Redis, workers: int) -> None:
         calls.execute()
 
 
+def pretend_leader(client: Redis) -> None:
+    """Have a process that does not exist lead for a while: the simulated ones follow, as the recorded one did."""
+    lease = {"process": "pretended", "epoch": 1, "until": int((time.time() + PRETENDED_S / 2) * 1000), "asks": 2}
+    client.hset("leader:{presence}", mapping=lease)
+
+
 def watch(contender: Contender, address: str, workers: int) -> tuple[list[Step], float]:
     """Return the commands of one worker among so many, and how many seconds after its first one it came to rest."""
     with tempfile.TemporaryDirectory() as directory, socket.create_connection(address.split(":")) as monitor:
@@ -145,8 +152,13 @@ def _listen(monitor: socket.socket, heard: bytearray) -> None:
         heard += received
 
 
-def simulate(address: str, steps: Sequence[Step], rest_at: float, workers: int) -> tuple[float, float]:
-    """Let simulated workers start, come to rest and idle; return their share of a core then, and commands a second."""
+def simulate(
+    address: str, steps: Sequence[Step], rest_at: float, workers: int, lead: Callable[[], None] = lambda: None
+) -> tuple[float, float]:
+    """Let simulated workers start, come to rest and idle; return their share of a core then, and commands a second.
+
+    `lead` is called every two seconds, as long as they run.
+    """
     host, _, port = address.rpartition(":")
     own = [{name: b"%012x" % random.getrandbits(48) for name in _ids(steps)} for _ in range(workers)]
     sockets: dict[tuple[int, int], socket.socket] = {}
@@ -158,8 +170,12 @@ def simulate(address: str, steps: Sequence[Step], rest_at: float, workers: int) 
     heapq.heapify(plan)
     measure_at = began + SPREAD_S + rest_at
     mark: tuple[float, float, int] | None = None
+    lead_at = began
     while plan:
         at, worker, number = heapq.heappop(plan)
+        if at >= lead_at:
+            lead()
+            lead_at = at + PRETENDED_S / 6
         if mark is None and at >= measure_at:
             mark = (time.monotonic(), server.cpu_s(), server.traffic().commands)
         if at >= measure_at + MEASURED_S:
@@ -226,7 +242,9 @@ def measured(sizes: Sequence[int]) -> Iterator[tuple[str, int, float, float, flo
                 sent = sum(step.at > rest_at for step in steps) / (steps[-1].at - rest_at)
                 with server.client() as client:
                     client.flushall()
-                share, executed = simulate(address, steps, rest_at, size)
+                with server.client() as client:
+                    lead = partial(pretend_leader, client) if name == OURS else lambda: None
+                    share, executed = simulate(address, steps, rest_at, size, lead)
                 yield name, size, sent, executed, share
                 connections = (1 + max(step.connection for step in steps)) * size
                 yield f"{name}: {connections:,} connections that send nothing", size, 0.0, 0.0, connected(address, connections)

@@ -19,35 +19,42 @@
 local now = now_ms()
 local reply = {}
 
+local function record_of(keys)
+  return redis.call('HMGET', keys.meta, 'id', 'ttl', 'published', 'restricted', 'active', 'exclusive', 'sac', 'prioritised', 'paused',
+    'paused_until')
+end
+
 local function check(keys, id, state, life)
   local priority = redis.call('HGET', keys.consumer .. id, 'priority')
   local known = priority and redis.call('ZSCORE', keys.consumers, id) and 1 or 0
+  local record, count = record_of(keys), redis.call('ZCARD', keys.consumers)
   if known == 1 then
     redis.call('HSET', keys.consumer .. id, 'state', state, 'heard', text(now))
-    keep_listed(keys, id)
+    keep_listed(keys, id, record)
   end
-  local next_death = remove_some_dead(keys, now, id)
-  local record = redis.call('HMGET', keys.meta, 'restricted', 'paused', 'paused_until', 'sac', 'active', 'exclusive', 'prioritised', 'id',
-    'published')
-  if known == 1 and priority ~= '0' and not record[7] then
+  local next_death, removed = -1, false
+  if count > known then
+    next_death, removed = remove_some_dead(keys, now, id, { record[4], record[5], record[6] })
+    if removed then record, count = record_of(keys), redis.call('ZCARD', keys.consumers) end
+  end
+  if known == 1 and priority ~= '0' and not record[8] then
     -- The record was lost meanwhile.
     update_consumers(keys, priority)
-  elseif record[1] and not is_consistent(keys, { record[4], record[5], record[6] }) then
+  elseif record[4] and not is_consistent(keys, { record[7], record[5], record[6] }) then
     update_consumers(keys)
-  elseif record[1] then
+  elseif record[4] then
     -- What an eviction took of the rules stands again.
     update_wakeup_target(keys)
   end
-  local until_ms = tonumber(record[3] or 0)
-  local paused = record[2] and (until_ms == 0 or until_ms > now)
+  local until_ms = tonumber(record[10] or 0)
+  local paused = record[9] and (until_ms == 0 or until_ms > now)
   local empty = redis.call('EXISTS', keys.ready, keys.delayed, keys.index, keys.dlx_outbox, keys.dead, keys.trash) == 0
   -- For a consumer that is there: one that has just left ends the life. GT: a lasting queue of this name, or one that lives longer, keeps
   -- what it has.
-  local unpublished = known == 1 and life ~= '0' and record[8] and not record[9]
+  local unpublished = known == 1 and life ~= '0' and record[1] and not record[3]
     and (redis.call('PEXPIRE', keys.meta, life, 'GT') == 1 or redis.call('PTTL', keys.meta) >= tonumber(life))
   return {
-    known, next_death, paused and record[2] or '', text(until_ms), redis.call('ZCARD', keys.consumers), record[8] or '',
-    empty and 1 or 0, unpublished and 1 or 0, '',
+    known, next_death, paused and record[9] or '', text(until_ms), count, record[1] or '', empty and 1 or 0, unpublished and 1 or 0, '',
   }
 end
 

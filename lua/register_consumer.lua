@@ -15,7 +15,7 @@
 local keys = consumer_keys(0)
 local now = now_ms()
 local me = ARGV[1]
-remove_some_dead(keys, now, me)
+remove_some_dead(keys, now, me, redis.call('HMGET', keys.meta, 'restricted', 'active', 'exclusive'))
 local record = redis.call('HMGET', keys.meta, 'id', 'exclusive', 'owner')
 -- A consumer's name is its session's, a dot, and a number.
 if record[3] and string.match(record[3], '^%S+') ~= string.match(me, '^[^.]*') then return { 'locked' } end

@@ -109,9 +109,13 @@ class ConsumerLists:
         self._left_behind.append((queue, consumer))
 
     def go_with_heartbeat(self, next_at: float) -> None:
-        """Look, with the next call, for those that are due before the next heartbeat: `next_at`, on `clock`, in seconds."""
+        """Look, with the next call, for those that are due soon, and before the next heartbeat.
+
+        `next_at` is when that comes, on `clock`, in seconds.
+        """
         present = {consumer.id: consumer for consumer in self._present()}
-        due = [present[consumer] for consumer, at in self._due_at.items() if at <= next_at and consumer in present]
+        latest = min(next_at, clock.now_s() + self._interval_s * TOGETHER)
+        due = [present[consumer] for consumer, at in self._due_at.items() if at <= latest and consumer in present]
         if self._look is None and 0 < len(due) <= CONSUMERS_A_CALL and clock.now_s() < self._next_run_at:
             self._look = self._consumers.check_nowait(due, self._life_ms)
             self._set_due(due, clock.now_s() + self._interval_s)

@@ -87,9 +87,12 @@ class TaskRunner:
     @property
     def next_run_at(self) -> float:
         """When to run next, on `clock`, in seconds."""
+        self._ask_all()
+        return min(self._timetable.values())
+
+    def _ask_all(self) -> None:
         self._asked_at = clock.now_s()
         self._timetable = {task: self._next_run_at(task) for task in self.tasks}
-        return min(self._timetable.values())
 
     @property
     def failing(self) -> Mapping[str, str]:
@@ -102,30 +105,29 @@ class TaskRunner:
         Whatever one task raises is logged when it changes, and that task rests; the others run.
 
         Args:
-            news: whether something may be due that was not when all tasks were asked. Without news the timetable of that moment
-                holds for `TIMETABLE_S`: acks are looked at a hundred times a second, and mostly nothing else is due.
+            news: whether something may be due that is not by the timetable. Without news that holds for `TIMETABLE_S`: acks
+                are looked at a hundred times a second, and mostly nothing else is due.
 
         Raises:
             redis.exceptions.ConnectionError: or another one of `UNREACHABLE`: no task can do anything.
         """
         now = clock.now_s()
-        if not news and now - self._asked_at < TIMETABLE_S:
-            due = [task for task, at in self._timetable.items() if at <= now]
-            if all(task in self._first for task in due):
-                self._run_due(due, now)
-                self._timetable.update((task, self._next_run_at(task)) for task in due)
-                return min(self._timetable.values())
-        next_run_at = self.next_run_at
-        if next_run_at > now:
-            return next_run_at
+        if news or now - self._asked_at >= TIMETABLE_S:
+            self._ask_all()
+        if min(self._timetable.values()) > now:
+            return min(self._timetable.values())
+        due = [task for task in self._tasks if self._timetable[task] <= now]
         lost, self._lost = self._lost, None
         self._run_due(self._first, now)
-        for task in sorted(self._tasks, key=lambda one: one is lost):
-            if self._next_run_at(task) <= now:
-                self._run_due(self._first, clock.now_s())
-                self._run(task)
-        # One task may have made others due.
-        return self.next_run_at
+        for task in sorted(due, key=lambda one: one is lost):
+            self._run_due(self._first, clock.now_s())
+            # By now another task may have done what was due.
+            self._run_due((task,), now)
+        if due:
+            # One task may have made others due.
+            return self.next_run_at
+        self._timetable.update((task, self._next_run_at(task)) for task in self._first)
+        return min(self._timetable.values())
 
     def alone(self, task: MaintenanceTask, step: Callable[[], None]) -> None:
         """Do a step of a task that has not failed, within the run of another one; if it fails, so does the task, and rests.

@@ -241,10 +241,8 @@ class Tasks:
     @fork_safe_property
     def transient_queues(self) -> TransientQueues:
         """Keeps transient queues that are in use."""
-        return TransientQueues(
-            self._queues, self.watched, self._crowds,
-            timeout_s=self._options.consumer_heartbeat_timeout, on_gone=self.topology_recovery.run_soon,
-        )  # fmt: skip
+        timeout_s = self._options.consumer_heartbeat_timeout
+        return TransientQueues(self._queues, self.watched, self._crowds, timeout_s=timeout_s)
 
     @fork_safe_property
     def janitor(self) -> Janitor:

@@ -7,7 +7,6 @@ stands still for less than that finds it again. One that is only read one messag
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -62,12 +61,10 @@ class TransientQueues:
         crowds: QueueCrowds,
         *,
         timeout_s: float,
-        on_gone: Callable[[], None] = lambda: None,
     ) -> None:
         """Look after the queues in `watched`; `crowds` tells of which of them the looks at their consumers have kept the records.
 
-        `timeout_s` is `consumer_heartbeat_timeout`. `on_gone` is called when a transient queue that is used here is gone: perhaps
-        the database was flushed.
+        `timeout_s` is `consumer_heartbeat_timeout`.
         """
         self._queues = queues
         self._watched = watched
@@ -77,7 +74,6 @@ class TransientQueues:
         self._touch_at: dict[str, float] = {}
         #: Up to where the messages of a long queue were touched, where a slice ended in its middle.
         self._touched: dict[str, int] = {}
-        self._on_gone = on_gone
         self._failures = KeyFailures(logger, "cannot be kept alive")
 
     @property
@@ -128,5 +124,3 @@ class TransientQueues:
                 self._touch_at[queue] = self._touch_at.pop(queue)
                 return
         self._touch_at[queue] = now + life.interval_s
-        if page < 0:
-            self._on_gone()

@@ -27,9 +27,9 @@ local NOBODY = ''
 -- For how long the list stays of a queue that has no record (ms).
 local UNDECLARED_MS = 60000
 
--- Keeps the list, and the record of `id`, as long as the queue.
-local function keep_listed(keys, id)
-  local queue = redis.call('HMGET', keys.meta, 'id', 'ttl')
+-- Keeps the list, and the record of `id`, as long as the queue, whose `id` and `ttl` may be known.
+local function keep_listed(keys, id, queue)
+  queue = queue or redis.call('HMGET', keys.meta, 'id', 'ttl')
   for _, key in ipairs({ keys.consumers, keys.consumer .. id }) do
     if queue[1] and not queue[2] then
       redis.call('PERSIST', key)
@@ -184,14 +184,16 @@ end
 -- the timeout, so a dead one is met with 19 of 20 looks of as many processes as there are consumers.
 local SAMPLE = 3
 
--- Takes those of the consumers `ids` off the list that are dead; `update_consumers` has to follow where there are any. Returns whether
--- there are, and in how many ms the next one will be if its heartbeat, which is overdue, stays away; nil where all were heard.
-local function remove_dead(keys, now, ids)
+-- Takes those of the consumers `ids` off the list that are dead; `update_consumers` has to follow where there are any. `joined` tells of
+-- some of them when they joined. Returns whether there are, and in how many ms the next one will be if its heartbeat, which is overdue,
+-- stays away; nil where all were heard.
+local function remove_dead(keys, now, ids, joined)
+  if #ids == 0 then return false end
   local from = silence_counts_from(keys.heartbeats, keys.leader, now)
   if not from then return false end
   local removed, next_death = false, nil
   for _, id in ipairs(ids) do
-    local since = tonumber(redis.call('ZSCORE', keys.consumers, id))
+    local since = tonumber(joined and joined[id] or redis.call('ZSCORE', keys.consumers, id))
     if since then
       local dead, wait = is_dead(keys, id, since, now, from)
       if dead then
@@ -205,27 +207,30 @@ local function remove_dead(keys, now, ids)
   return removed, next_death
 end
 
--- Those that have something alone in a queue, but for `me`.
-local function privileged(keys, me)
+-- Those that have something alone in a queue, but for `me`. Only one with rules has any.
+local function privileged(keys, me, rules)
   local found = {}
-  local record = redis.call('HMGET', keys.meta, 'active', 'exclusive')
-  for _, id in ipairs({ record[1] or '', record[2] or '', (first_with_credit(keys)) or '' }) do
+  if not rules[1] then return found end
+  for _, id in ipairs({ rules[2] or '', rules[3] or '', (first_with_credit(keys)) or '' }) do
     if id ~= '' and id ~= me then found[#found + 1] = id end
   end
   return found
 end
 
--- Removes dead ones among a few others than `me`, and brings the record up to date. Returns in how many ms the next one that has
--- something alone may be dead, -1 where all of these were heard.
-local function remove_some_dead(keys, now, me)
-  local others = {}
-  for _, id in ipairs(redis.call('ZRANDMEMBER', keys.consumers, SAMPLE)) do
-    if id ~= me then others[#others + 1] = id end
+-- Removes dead ones among a few others than `me`, and brings the record up to date. `rules`: HMGET meta restricted active exclusive.
+-- Returns in how many ms the next one that has something alone may be dead, -1 where all of these were heard; and whether any is removed.
+local function remove_some_dead(keys, now, me, rules)
+  local others, joined = {}, {}
+  local sample = redis.call('ZRANDMEMBER', keys.consumers, SAMPLE, 'WITHSCORES')
+  for i = 1, #sample, 2 do
+    if sample[i] ~= me then
+      others[#others + 1] = sample[i]
+      joined[sample[i]] = sample[i + 1]
+    end
   end
-  local alone = privileged(keys, me)
-  local among_others = #others > 0 and remove_dead(keys, now, others)
-  local removed, next_death = false, nil
-  if #alone > 0 then removed, next_death = remove_dead(keys, now, alone) end
+  local alone = privileged(keys, me, rules)
+  local among_others = remove_dead(keys, now, others, joined)
+  local removed, next_death = remove_dead(keys, now, alone)
   if removed or among_others then update_consumers(keys) end
-  return next_death or -1
+  return next_death or -1, removed or among_others
 end

@@ -5,6 +5,7 @@ Tasks note what they do in lists `ran:NAME` on the broker's server (`Journal`), 
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 import time
@@ -82,6 +83,15 @@ def note_when(name: str, entry: str, path: str, limit_s: float = 60.0) -> None:
     deadline = time.monotonic() + limit_s
     while not Path(path).exists() and time.monotonic() < deadline:
         time.sleep(0.05)
+    journal.note(name, entry)
+
+
+@shared_task(name="tests.hold_gil")
+def hold_gil(name: str, entry: str, seconds: float) -> None:
+    """Note `started:NAME`, let no other thread of the process run for so long, and note the entry."""
+    journal = _journal_of(os.getpid())
+    journal.note(f"started:{name}", entry)
+    ctypes.PyDLL(None).usleep(int(seconds * 1_000_000))
     journal.note(name, entry)
 
 

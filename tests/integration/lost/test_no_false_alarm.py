@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from contextlib import ExitStack
 
@@ -12,7 +13,7 @@ from tests.support.apps import make_app
 from tests.support.proxy import Proxy
 from tests.support.waiting import wait_until
 
-REGISTRY = "processes:{presence}"
+REGISTRY, LEADER = "processes:{presence}", "leader:{presence}"
 CONSUMING, MAINTENANCE = ("commands", "wakeups", "streams"), ("maintenance", "timers")
 #: Longer than a leader may go without a look.
 STANDSTILL_S = 4
@@ -28,16 +29,16 @@ def kill(client, *names):
         client.client_kill_filter(_id=number)
 
 
-def assert_all_run_once(workers, hold, journal, disturb):
-    """Have each worker busy while the server is disturbed, and see that no task is begun twice."""
-    release = hold("n", 4)
-    wait_until(lambda: len(journal("started:n")) == 4, 10, lambda: "".join(worker.tail() for worker in workers))
+def assert_all_run_once(workers, hold, journal, disturb, tasks=4):
+    """Have each worker busy while something is disturbed, and see that no task is begun twice."""
+    release = hold("n", tasks)
+    wait_until(lambda: len(journal("started:n")) == tasks, 10, lambda: "".join(worker.tail() for worker in workers))
     disturb()
     # All have to be back, and watched for longer than the grace.
     time.sleep(GRACE_S + 1)
     release()
-    wait_until(lambda: len(journal("n")) == 4, 15, lambda: "".join(worker.tail() for worker in workers))
-    assert sorted(journal("started:n")) == ["0", "1", "2", "3"]
+    wait_until(lambda: len(journal("n")) == tasks, 15, lambda: "".join(worker.tail() for worker in workers))
+    assert sorted(journal("started:n")) == ["0", "1", "2", "3"][:tasks]
     assert not [line for worker in workers for line in worker.log().splitlines() if "is lost" in line]
 
 
@@ -96,6 +97,33 @@ def test_a_frozen_server_loses_nobody(workers, hold, journal, own_server):
 
 
 @pytest.mark.sample(1)
+@pytest.mark.slow
+def test_a_worker_whose_task_holds_the_gil_is_not_lost(workers, hold, journal, own_server):
+    def disturb():
+        app = make_app(own_server.url())
+        app.send_task("tests.hold_gil", ["gil", "0", GRACE_S + 2])
+        app.close()
+        wait_until(lambda: journal("gil"), GRACE_S + 12)
+
+    # Each worker has room for one more.
+    assert_all_run_once(workers, hold, journal, disturb, 2)
+    assert journal("started:gil") == ["0"]
+
+
+@pytest.mark.slow
+def test_a_leader_that_is_frozen_and_thawed_neither_is_lost_nor_loses_others(workers, hold, journal, client):
+    def disturb():
+        led = client.hgetall(LEADER)
+        [leader] = [one for one in workers if one.pid == json.loads(client.hget(REGISTRY, led["process"]))["pid"]]
+        leader.freeze()
+        wait_until(lambda: client.hget(LEADER, "process") != led["process"])
+        time.sleep(GRACE_S + 1)
+        leader.thaw()
+        assert client.hget(LEADER, "epoch") == str(int(led["epoch"]) + 1)
+
+    assert_all_run_once(workers, hold, journal, disturb)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("everything", [True, False], ids=["all", "writes"])
 def test_a_paused_server_loses_nobody(everything, workers, hold, journal, client):

@@ -9,6 +9,7 @@ from celery_redis_plus.broker.consumers.registry import Consumer, Consumers
 from celery_redis_plus.broker.consumers.unacked import UnackedMessages
 from celery_redis_plus.broker.exchanges.declared_topology import DeclaredTopology
 from celery_redis_plus.broker.fanout.subscriber_cursor import SubscriberCursors
+from celery_redis_plus.maintenance import consumer_lists
 from celery_redis_plus.maintenance.consumed_queues import ConsumedQueues
 from celery_redis_plus.maintenance.consumer_lists import ConsumerLists
 from celery_redis_plus.maintenance.resting_queues import QueueCrowds
@@ -49,6 +50,8 @@ def lists(channel, commands):
 
 
 def test_an_idle_consumer_looks_with_its_heartbeats_alone(connect, monkeypatch):
+    # The interval is hardly longer than that of the heartbeats here.
+    monkeypatch.setattr(consumer_lists, "TOGETHER", 1.0)
     alone, together = [], []
     check, check_nowait = Consumers.check, Consumers.check_nowait
     monkeypatch.setattr(Consumers, "check", lambda *call: alone.append(call) or check(*call))
@@ -60,9 +63,12 @@ def test_an_idle_consumer_looks_with_its_heartbeats_alone(connect, monkeypatch):
     assert not alone
 
 
-def test_consumers_that_are_due_before_the_next_heartbeat_are_looked_for_with_this_one(lists, commands, redis_client):
-    lists.go_with_heartbeat(clock.now_s() + INTERVAL_S / 2)
-    assert not commands.has_pending
+def test_consumers_that_are_due_before_the_next_heartbeat_are_looked_for_with_this_one(lists, commands, advance, redis_client):
+    lists.go_with_heartbeat(clock.now_s() + INTERVAL_S)
+    assert not commands.has_pending, "it is too soon"
+    advance(0.9 * INTERVAL_S)
+    lists.go_with_heartbeat(clock.now_s() + INTERVAL_S / 20)
+    assert not commands.has_pending, "the next heartbeat comes in time"
     redis_client.hdel("consumer:{q}:s.1", "heard")
     lists.go_with_heartbeat(clock.now_s() + INTERVAL_S)
     assert commands.has_pending
@@ -71,13 +77,14 @@ def test_consumers_that_are_due_before_the_next_heartbeat_are_looked_for_with_th
     assert redis_client.hexists("consumer:{q}:s.1", "heard")
     assert lists.next_run_at == 0.0
     lists.run()
-    assert lists.next_run_at > clock.now_s() + INTERVAL_S / 2
+    assert lists.next_run_at > clock.now_s() + 0.9 * INTERVAL_S
 
 
 def test_a_consumer_that_is_listed_no_more_joins_again_where_the_look_went_with_a_heartbeat(
     lists, commands, advance, redis_client
 ):
     redis_client.delete("consumers:{q}")
+    advance(0.9 * INTERVAL_S)
     lists.go_with_heartbeat(clock.now_s() + INTERVAL_S)
     commands.command("PING")
     lists.run()
@@ -86,7 +93,8 @@ def test_a_consumer_that_is_listed_no_more_joins_again_where_the_look_went_with_
     assert redis_client.zcard("consumers:{q}") == 1
 
 
-def test_a_look_without_an_answer_is_done_again(lists, commands, redis_client):
+def test_a_look_without_an_answer_is_done_again(lists, commands, advance, redis_client):
+    advance(0.9 * INTERVAL_S)
     lists.go_with_heartbeat(clock.now_s() + INTERVAL_S)
     commands.abort()
     redis_client.hdel("consumer:{q}:s.1", "heard")
