@@ -22,7 +22,7 @@ _CONNECTION = ("client|setname", "client|setinfo", "client|id", "select", "ping"
 _SCRIPTS = ("evalsha", "script|load", "type")
 
 #: Scripts that look, and may repair besides.
-_CHECKING = ("check_messages", "check_queue")
+_CHECKING = ("check_groups", "check_messages", "check_queue")
 
 
 def _reading() -> tuple[str, ...]:

@@ -104,6 +104,19 @@ OF_A_QUEUE = (
     KeyDescription(
         _Q.index, "zset", "Unacked messages: tag -> end of its lease (visibility timeout), ms since the epoch.", WITH_QUEUE
     ),
+    KeyDescription(
+        _Q.held,
+        "zset",
+        "Ready messages that their [message groups](message-groups.md) hold back: tag -> rank x 10^13 + time, as in the queue.",
+        WITH_QUEUE,
+    ),
+    KeyDescription(
+        _Q.groups,
+        "zset",
+        "The messages of each group, with the score 0: group, NUL, and `h`, place and tag of a held one. `r` and tag: ready or "
+        "unacked. `u` and tag: unacked, in a fair queue.",
+        WITH_QUEUE,
+    ),
     KeyDescription(_Q.expiry, "zset", "Ready messages that expire: tag -> when, ms since the epoch.", WITH_QUEUE),
     KeyDescription(
         _Q.dlx_outbox,

@@ -65,7 +65,7 @@ class KeyParts(NamedTuple):
 QUEUE_KINDS = frozenset(
     (
         *("message", "meta", "queue", "delayed", "messages_index", "expiry"),
-        *("dlx_outbox", "dead", "trash", "wakeup", "schedule_wakeup", "consumers"),
+        *("dlx_outbox", "dead", "trash", "wakeup", "schedule_wakeup", "consumers", "held", "groups"),
     )
 )
 #: What the tag of a staged body starts with (`broker/publishing/publisher.py`).
@@ -95,6 +95,10 @@ class QueueKeys:
         self.ready = key("queue")
         self.delayed = key("delayed")
         self.index = key("messages_index")
+        #: Messages whose groups hold them back; their scripts spell these two themselves (`lua/include/groups.lua`).
+        self.held = key("held")
+        #: What of each group is held, and what is ready or in work.
+        self.groups = key("groups")
         #: Ready messages that have a TTL, by their expiry.
         self.expiry = key("expiry")
         #: Dead letters on their way to a dead-letter exchange.
@@ -165,10 +169,14 @@ class QueueKeys:
         _, heartbeats, leader = process_keys(prefix)
         #: What a script takes that counts consumers: one counts as long as its process lives.
         self.living = (self.consumers, self.consumer, heartbeats)
+        #: What the purge script takes.
+        self.purge = (
+            *(self.trash, self.meta, self.wakeup, self.expiry, self.groups, self.index, self.ready, self.delayed, self.held),
+        )
         #: What the delete script takes.
         self.delete = (
             *(self.trash, self.meta, self.wakeup, self.schedule_wakeup, *self.living, self.expiry),
-            *(self.with_credit, self.ready, self.delayed, self.index, self.dlx_outbox, self.dead),
+            *(self.with_credit, self.ready, self.delayed, self.index, self.dlx_outbox, self.dead, self.held, self.groups),
         )
         #: What the scripts take that deal with consumers; `lua/include/consumers.lua` has the same order.
         self.consumer_keys = (*self.state_keys, self.consumers, self.consumer, self.with_credit, heartbeats, leader)
@@ -183,13 +191,13 @@ class QueueKeys:
 
     def places(self) -> tuple[bytes, ...]:
         """Return the keys of which one at least exists while the queue has messages, or something to clear away."""
-        return (self.ready, self.delayed, self.index, self.dlx_outbox, self.dead, self.trash)
+        return (self.ready, self.delayed, self.index, self.dlx_outbox, self.dead, self.trash, self.held)
 
     def structure(self) -> tuple[bytes, ...]:
         """Return the keys that hold the queue itself, without the messages' hashes."""
         return (
             *(self.meta, self.ready, self.delayed, self.index, self.expiry, self.dlx_outbox, self.dead, self.trash),
-            *(self.wakeup, self.schedule_wakeup, self.consumers, self.with_credit),
+            *(self.wakeup, self.schedule_wakeup, self.consumers, self.with_credit, self.held, self.groups),
         )
 
 

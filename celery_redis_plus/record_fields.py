@@ -21,6 +21,7 @@ MESSAGE_FIELDS = {
     "ttl_ms": "Its time to live from the moment at which it becomes ready, ms.",
     "rank": "Its priority, 0 first, where its place does not tell it: `x-priority-ageing`, a task that has expired.",
     "priority": "The priority that an operator gave it, in place of that with which it was published.",
+    "group": "Its message group, where its queue has groups.",
     "error": "The exception of its last failed task: class name, TAB, text.",
     "reason": "Why it became a dead letter.",
     "died": "When, ms since the epoch. With this field the message counts as dead, in whatever set its tag is.",
@@ -55,7 +56,7 @@ NOW = {
     "acked": "Messages that were acked: the rest of `published`; an ack writes no counter. A dead letter that a late "
     "ack removes is not among them.",
     "throttled_s": "`throttled_us` in seconds.",
-    "ready": "Messages that a consumer can take now.",
+    "ready": "Messages that a consumer can take now, and those that their groups hold back.",
     "delayed": "Messages that are not due yet.",
     "unacked": "Messages that consumers have and have not settled.",
 }
@@ -120,6 +121,9 @@ QUEUE_FIELDS = {
     "bytes": "Bytes of its messages, where `x-max-length-bytes` limits them.",
     "waiting_publishers": "Key of its waiting publishers.",
     "tickets": "The last ticket that a waiting publisher got.",
+    "groups": "Its message groups: concurrency, ready messages of a group, each `-` for no limit, and `strict` or `step-aside`.",
+    "group_rules": "Overrides for single groups (JSON): group -> concurrency, weight, paused.",
+    "tended": "The last group that the sweep has looked at; without this field it begins anew.",
     "restricted": "`declared` or `now`: the queue has rules for its consumers, by its arguments or only now.",
     "sac": "1: single active consumer.",
     "active": "Id of the active consumer.",

@@ -26,6 +26,10 @@ OF_QUEUES = {
     "x-priority-ageing": "A message that has waited so long counts as one priority higher ([consumers](consumers.md)).",
     "x-durable-subscriber": "A fanout exchange keeps the queue's place while it has no consumer ([broadcasts](broadcasts.md)).",
     "x-event-log": "Whether lifecycle events are written, whatever the option `event_log` says ([lifecycle](lifecycle.md)).",
+    "x-group-concurrency": "Messages of a group that may be in work at once ([message groups](message-groups.md)).",
+    "x-group-order": "`strict`: a failed message keeps its group waiting; `step-aside`: others go on "
+    "([message groups](message-groups.md)).",
+    "x-fair": "Groups have their messages delivered in turn ([message groups](message-groups.md#fair-queues)).",
     "x-filtered": "Consumers may choose messages by their headers, with `x-filter` ([consumers](consumers.md)).",
 }
 
@@ -44,6 +48,7 @@ OF_CONSUMERS = {
 
 #: Header of a message -> allowed values, and what it does.
 OF_MESSAGES = {
+    "x-message-group": ("a text or a whole number", "The group that it belongs to ([message groups](message-groups.md))."),
     "x-delay": ("milliseconds, up to 100 years", "The message becomes ready so much later ([delayed tasks](delayed-tasks.md))."),
     "x-deduplication-id": ("a text", "A second message with this id is not stored ([lifecycle](lifecycle.md#deduplication))."),
     "x-deduplication-ttl": ("milliseconds", "How long the id is remembered."),

@@ -441,7 +441,7 @@ OPERATIONS = {
             "check",
             "Hold keys and messages against the rules, repair them, and tell what a user may.",
             ("broker/integrity/checker.py:Checker.run", "admin/diagnosis/rights.py:rights"),
-            ("check_queue", "check_messages", "check_rights"),
+            ("check_queue", "check_messages", "check_groups", "check_rights"),
             "a message in no place or in several → the place that its fields name",
             "none",
         ),

@@ -35,6 +35,7 @@ from celery_redis_plus.admin.diagnosis.server_checks import CLIENTS_ADVICE, CLIE
 from celery_redis_plus.admin.diagnosis.work_checks import NEARLY_FULL, STUCK_S
 from celery_redis_plus.broker.arguments.argument_rules import ALLOWED, STEERING, WITHDRAWN
 from celery_redis_plus.broker.arguments.deduplication import ID, SCOPE, TTL
+from celery_redis_plus.broker.arguments.names import GROUP
 from celery_redis_plus.broker.integrity import RULES
 from celery_redis_plus.cli.metric_descriptions import GAUGES, HISTOGRAMS, LABELS, PREFIX, QUEUE_COUNTERS
 from celery_redis_plus.integration.ack_policies import ENDINGS, POLICIES
@@ -127,8 +128,8 @@ def in_unit(default: str, unit: str) -> str:
 
 def arguments_page() -> str:
     """Return the page of the arguments of queues, consumers, messages, exchanges and bindings."""
-    described = (set(OF_QUEUES), set(OF_CONSUMERS), {name for name in OF_MESSAGES if name.startswith(ID.removesuffix("id"))})
-    known = (set(ALLOWED), set(CONSUMER_ARGUMENTS), {ID, TTL, SCOPE})
+    described = (set(OF_QUEUES), set(OF_CONSUMERS), set(OF_MESSAGES) - {"x-delay"})
+    known = (set(ALLOWED), set(CONSUMER_ARGUMENTS), {ID, TTL, SCOPE, GROUP})
     if described != known:
         raise SystemExit(f"docs/argument_descriptions.py has {described}, and the code knows {known}")
     tables = {

@@ -33,12 +33,14 @@ if #others == 0 then return removed end
 -- Only here, because each call makes the functions anew that it comes by.
 -- @include release_capacity
 -- @include log_event
+-- @include groups
 local DEAD = 4
 local freed, bytes = 0, 0
 for _, tag in ipairs(others) do
   local reason, err
   if is_logged(tag) then tag, reason, err = string.match(tag, '^([^\t]+)\t?([^\t]*)\t?(.*)$') end
   local size = is_bounded(tag) and size_of(KEYS[6] .. tag) or 0
+  local group = is_grouped(tag) and groups().group_of(KEYS[6] .. tag)
   local was_there, place = remove({ tag })
   if was_there == 1 then
     removed = removed + 1
@@ -46,6 +48,7 @@ for _, tag in ipairs(others) do
       freed = freed + 1
       bytes = bytes + size
     end
+    if group then groups().leave(KEYS[7], tag, group) end
     if reason then log_event(KEYS[7], tag, 'acked', { reason = reason, error = err }) end
   end
 end

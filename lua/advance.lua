@@ -3,6 +3,7 @@
 -- a living consumer keeps its messages.
 -- KEYS  1 queue (zset)  2 delayed (zset)  3 messages_index (zset, read)  4 message (prefix of a hash)  5 wakeup (zset, read)
 --       6 meta (hash)  7 schedule_wakeup (zset, read)  8 expiry (zset)  9 dlx_outbox (zset)  10 dead (zset)  11 trash (zset, read)
+-- KEYS of its own  held (zset)  groups (zset)
 -- ARGV  1 how much older (ms), then messages whose headers name a time: tag, envelope that takes the place of the stored one
 -- Returns how many messages there are.
 -- Bound: none: all messages of the queue. It is for tests of applications only.
@@ -29,8 +30,17 @@ for i = 2, #ARGV, 2 do
   local body = payload and string.find(payload, '\n', 1, true)
   if payload then redis.call('HSET', hash, 'payload', ARGV[i + 1] .. (body and string.sub(payload, body) or '')) end
 end
+-- Their members among those of their groups name their places.
+local held, members = string.gsub(queue.meta, 'meta:{', 'held:{', 1), string.gsub(queue.meta, 'meta:{', 'groups:{', 1)
+local found = redis.call('ZRANGE', held, 0, -1, 'WITHSCORES')
+for i = 1, #found, 2 do
+  local place, group = found[i + 1], redis.call('HGET', queue.message .. found[i], 'group') or ''
+  redis.call('ZREM', members, group .. '\0h' .. string.format('%016.0f', place) .. found[i])
+  redis.call('ZADD', members, 0, group .. '\0h' .. string.format('%016.0f', place - ms) .. found[i])
+end
+age_scores(held)
 local messages = 0
-for _, place in ipairs({ queue.ready, queue.delayed, queue.index, queue.dlx_outbox, queue.dead }) do
+for _, place in ipairs({ queue.ready, held, queue.delayed, queue.index, queue.dlx_outbox, queue.dead }) do
   for _, tag in ipairs(redis.call('ZRANGE', place, 0, -1)) do
     age_fields(queue.message .. tag, 'score', 'expires', 'died')
     messages = messages + 1

@@ -9,10 +9,12 @@
 -- @include now
 -- @include ageing
 -- @include state_keys
+-- @include groups
 
-local NAMES = { 'ready', 'delayed', 'index', 'dlx_outbox', 'dead' }
+local NAMES = { 'ready', 'delayed', 'index', 'dlx_outbox', 'dead', 'held' }
 local PLACES_OF_MESSAGES = #NAMES
 local queue = state_keys(0)
+queue.held = string.gsub(queue.meta, 'meta:{', 'held:{', 1)
 -- The trash is a list of sets.
 for _, number in ipairs(redis.call('ZRANGE', queue.trash, 0, -1)) do
   NAMES[#NAMES + 1] = 'trash ' .. number
@@ -53,6 +55,11 @@ local function due_of(fields)
 end
 
 local function put(place, score, tag)
+  local group = place == 'ready' and is_grouped(tag) and groups().group_of(queue.message .. tag)
+  if group and groups().enter(queue.meta, tag, group, score, false) then
+    groups().go_on(queue.meta, group)
+    return redis.call('ZSCORE', queue.held, tag) and 'held' or place
+  end
   redis.call('ZADD', queue[place], score, tag)
   local wakeup = place == 'ready' and queue.wakeup or queue.schedule_wakeup
   redis.call('ZADD', wakeup, 0, place == 'ready' and 'work' or 'due')
@@ -60,6 +67,7 @@ local function put(place, score, tag)
     redis.call('PEXPIRE', queue[place], ttl)
     redis.call('PEXPIRE', wakeup, ttl)
   end
+  return place
 end
 
 -- A message in no set goes where its fields say that it was. A claimed one goes back into the index and not into the queue: its
@@ -76,8 +84,7 @@ local function put_home(hash, tag, fields)
     put('delayed', text(due_of(fields)), tag)
     return 'delayed'
   end
-  put('ready', score or original_score(hash, tag), tag)
-  return 'ready'
+  return put('ready', score or original_score(hash, tag), tag)
 end
 
 -- Of several places that one is right which the hash's own fields name; else the one from which it is delivered soonest.
@@ -96,8 +103,9 @@ end
 -- The fields that do not belong to a message in `place`, and whether it lacks some.
 local function misfits(place, fields)
   local wrong, lacks = {}, {}
-  if place == 'ready' and fields[1] then wrong[#wrong + 1] = 'score' end
-  if place ~= 'ready' and not fields[1] then lacks[#lacks + 1] = 'score' end
+  local waits = place == 'ready' or place == 'held'
+  if waits and fields[1] then wrong[#wrong + 1] = 'score' end
+  if not waits and not fields[1] then lacks[#lacks + 1] = 'score' end
   if place ~= 'index' and fields[3] then wrong[#wrong + 1] = 'owner' end
   if place == 'index' and not (fields[2] and fields[3]) then lacks[#lacks + 1] = fields[2] and 'owner' or 'claim' end
   return wrong, lacks
@@ -115,9 +123,9 @@ local function check_fields(hash, tag, place, fields)
   if place == 'index' and not (fields[2] and fields[3]) then
     -- No process can settle it or keep it: what the sweep would do at its deadline is done now.
     redis.call('ZREM', queue.index, tag)
-    put('ready', score, tag)
+    local to = put('ready', score, tag)
     redis.call('HDEL', hash, 'score', 'delay', 'owner')
-    return 'ready'
+    return to
   end
   if #wrong > 0 then redis.call('HDEL', hash, unpack(wrong)) end
   if #lacks > 0 then redis.call('HSET', hash, 'score', score) end
@@ -127,13 +135,15 @@ end
 -- A position that no clock and no priority can give would keep the message where it is for ever.
 local function check_position(hash, tag, place, fields)
   local position = tonumber(redis.call('ZSCORE', queue[place], tag))
-  local last = place == 'ready' and 256 * PRIORITY_BAND or PRIORITY_BAND
+  local last = (place == 'ready' or place == 'held') and 256 * PRIORITY_BAND or PRIORITY_BAND
   if position and position >= 0 and position < last then return end
   report(tag, 'wrong-position', place .. ' at ' .. tostring(position))
   if not repair then return end
   local right = text(now)
-  if place == 'ready' then
+  if place == 'ready' or place == 'held' then
     right = original_score(hash, tag)
+    if place == 'held' then redis.call('ZREM', queue.held, tag) end
+    place = 'ready'
   elseif place == 'delayed' and fields[1] then
     right = text(due_of(fields))
   elseif place == 'index' then
@@ -155,7 +165,7 @@ local function check_life(hash, tag)
 end
 
 local function check_expiry(tag, place, expires)
-  if place ~= 'ready' or not expires then return end
+  if (place ~= 'ready' and place ~= 'held') or not expires then return end
   local stands = redis.call('ZSCORE', queue.expiry, tag)
   if stands and tonumber(stands) == tonumber(expires) then return end
   report(tag, 'no-expiry', 'expires at ' .. expires .. ', which the list of expiries does not have')
@@ -163,6 +173,25 @@ local function check_expiry(tag, place, expires)
   redis.call('ZADD', queue.expiry, expires, tag)
   redis.call('ZADD', queue.schedule_wakeup, 0, 'due')
   if ttl then redis.call('PEXPIRE', queue.expiry, ttl) end
+end
+
+-- A message that is ready, held or in work stands among those of its group. One that has expired as a task has no turn.
+local function check_group(tag, place)
+  local g = is_grouped(tag) and groups().read(queue.meta)
+  local group = g and groups().group_of(queue.message .. tag)
+  if not group or (place == 'index' and not g.concurrency) or redis.call('HGET', queue.message .. tag, 'task_expiry') == 'over' then return end
+  local member = groups().ready_member(group, tag)
+  if place == 'held' then
+    member = groups().held_member(group, tonumber(redis.call('ZSCORE', queue.held, tag)), tag)
+  elseif place == 'index' then
+    if redis.call('ZSCORE', g.groups, member) then return end
+    member = g.width and groups().unacked_member(group, tag) or member
+  elseif place ~= 'ready' then
+    return
+  end
+  if redis.call('ZSCORE', g.groups, member) then return end
+  report(tag, 'not-in-group', place .. ', group ' .. string.sub(group, 1, 100))
+  if repair then redis.call('ZADD', g.groups, 0, member) end
 end
 
 local function remove(hash, tag)
@@ -210,7 +239,7 @@ local function check(tag)
     report(tag, 'no-place', 'in no set')
     if not repair then return end
     place = put_home(hash, tag, fields)
-    if place == 'ready' then
+    if place == 'ready' or place == 'held' then
       redis.call('HDEL', hash, 'score', 'delay')
       fields[1] = false
     end
@@ -226,6 +255,7 @@ local function check(tag)
   check_position(hash, tag, place, fields)
   check_life(hash, tag)
   check_expiry(tag, place, fields[6])
+  check_group(tag, place)
 end
 
 -- One that cannot be looked at, since somebody else has written there, keeps no other from it.

@@ -10,11 +10,12 @@
 -- @include dead_letter
 -- @include damaged_message
 local queue, tag = state_keys(0), ARGV[1]
+queue.held = string.gsub(queue.meta, 'meta:{', 'held:{', 1)
 if redis.call('ZSCORE', queue.dead, tag) or redis.call('ZSCORE', queue.dlx_outbox, tag) then return 'dead' end
-local score = redis.call('ZSCORE', queue.ready, tag) or redis.call('HGET', queue.message .. tag, 'score')
+local score = redis.call('ZSCORE', queue.ready, tag) or redis.call('ZSCORE', queue.held, tag) or redis.call('HGET', queue.message .. tag, 'score')
 if not score then return 'gone' end
 local place = false
-for _, key in ipairs({ queue.ready, queue.delayed, queue.index }) do
+for _, key in ipairs({ queue.ready, queue.held, queue.delayed, queue.index }) do
   if redis.call('ZSCORE', key, tag) then
     place = key
     break

@@ -23,10 +23,17 @@ while ARGV[at] do
   if not redis.call('ZSCORE', moved_in, id) then
     local hash, expires = queue.message .. tag, false
     -- The place first, then the hash: a tag without a message is dropped, a message without a place would stay for ever.
-    redis.call('ZADD', queue[name], score, tag)
+    local in_group = name == 'ready' and record[12] and is_grouped(tag)
+    if not in_group then redis.call('ZADD', queue[name], score, tag) end
     for f = at + 5, at + 4 + count, 2 do
       redis.call('HSET', hash, ARGV[f], ARGV[f + 1])
       if ARGV[f] == 'expires' then expires = tonumber(ARGV[f + 1]) end
+    end
+    local group = in_group and groups().group_of(hash)
+    if in_group and not group then
+      redis.call('ZADD', queue.ready, score, tag)
+    elseif group then
+      groups().enter(queue.meta, tag, group, score, false)
     end
     if name == 'ready' then
       ready = true

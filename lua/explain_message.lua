@@ -2,10 +2,12 @@
 -- Reads at one moment what decides when a message is delivered: its place, what stands before it, and its queue's rules.
 -- KEYS  1 meta (hash)  2 queue (zset)  3 delayed (zset)  4 messages_index (zset)  5 message (prefix of a hash)  6 dlx_outbox (zset)
 --       7 dead (zset)  8 consumers (zset)  9 consumer (prefix of a hash)  10 heartbeats (zset)
+-- KEYS of its own  held (zset, read)  groups (zset, read)
 -- ARGV  1 tag  2 how many fields of the message follow, then these, then fields of the queue's record
 -- Returns { place, now (ms), its score there, how many stand before it there, how many of these have a higher priority, ready, delayed,
--- unacked, live consumers, live processes, then those fields }, numbers as text, '' for what there is not; place: 'ready', 'delayed',
--- 'claimed', 'forwarded', 'dead', or '' where it is gone. Of a queue whose messages age, no priority is higher than another.
+-- unacked, live consumers, live processes, its group ('' = none, or its queue has none), messages of it that are held before this one, how many
+-- of it are admitted, then those fields }, numbers as text, '' for what there is not; place: 'ready', 'delayed',
+-- 'held' (by its group), 'claimed', 'forwarded', 'dead', or '' where it is gone. Of a queue whose messages age, no priority is higher than another.
 -- Bound: a fixed number of commands, and two looks at each of the queue's consumers.
 -- @include now
 -- @include message
@@ -30,10 +32,23 @@ if score then
     higher = text(redis.call('ZCOUNT', key, '-inf', '(' .. text(rank_of(tonumber(score)) * PRIORITY_BAND)))
   end
 end
+local group, held_before, admitted = '', '', ''
+if redis.call('HEXISTS', KEYS[1], 'groups') == 1 then
+  local held, members = string.gsub(KEYS[1], 'meta:{', 'held:{', 1), string.gsub(KEYS[1], 'meta:{', 'groups:{', 1)
+  group = fields_of(KEYS[5] .. tag, 'group')[1] or ''
+  local at = not score and redis.call('ZSCORE', held, tag)
+  if at then
+    place, score = 'held', at
+    before = text(redis.call('ZCARD', KEYS[2]) + redis.call('ZRANK', held, tag))
+    local own = group .. '\0h' .. string.format('%016.0f', at) .. tag
+    held_before = text(redis.call('ZLEXCOUNT', members, '[' .. group .. '\0h', '(' .. own))
+  end
+  if group ~= '' then admitted = text(redis.call('ZLEXCOUNT', members, '[' .. group .. '\0r', '(' .. group .. '\0v')) end
+end
 local reply = {
   place, text(now), score or '', before, higher, text(redis.call('ZCARD', KEYS[2])), text(redis.call('ZCARD', KEYS[3])),
   text(redis.call('ZCARD', KEYS[4])), text(#living(KEYS[8], KEYS[9], KEYS[10])),
-  text(redis.call('ZCOUNT', KEYS[10], text(now - ALIVE_MS), '+inf')),
+  text(redis.call('ZCOUNT', KEYS[10], text(now - ALIVE_MS), '+inf')), group, held_before, admitted,
 }
 local function add(found, count)
   for i = 1, count do reply[#reply + 1] = found[i] or '' end

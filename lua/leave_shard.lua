@@ -9,23 +9,27 @@
 -- Bound: the messages of ARGV 1.
 -- @include state_keys
 -- @include message
+-- @include groups
 local queue, leaving, message, most, bytes = state_keys(0), KEYS[12], KEYS[13], tonumber(ARGV[1]), tonumber(ARGV[2])
 local places = redis.call('HGETALL', leaving)
 if #places == 0 then
-  for _, name in ipairs({ 'ready', 'delayed', 'dlx_outbox', 'dead' }) do
+  queue.held = string.gsub(queue.meta, 'meta:{', 'held:{', 1)
+  for _, name in ipairs({ 'held', 'ready', 'delayed', 'dlx_outbox', 'dead' }) do
     local room = most - #places / 2
     -- The last ones first: consumers go on in order with those before them.
     local found = room > 0 and redis.call('ZRANGE', queue[name], 0, room - 1, 'REV', 'WITHSCORES') or {}
     for i = 1, #found, 2 do
-      local tag, place = found[i], name .. ' ' .. found[i + 1]
+      local tag, place = found[i], (name == 'held' and 'ready' or name) .. ' ' .. found[i + 1]
+      local group = is_grouped(tag) and groups().group_of(queue.message .. tag)
       -- Listed first: a script that fails in between leaves it in both. It goes where its hash is.
       redis.call('HSET', leaving, tag, place)
       if is_there(queue.message .. tag) then redis.call('RENAME', queue.message .. tag, message .. tag) end
       redis.call('ZREM', queue[name], tag)
       redis.call('ZREM', queue.expiry, tag)
+      if group then groups().leave(queue.meta, tag, group) end
       places[#places + 1], places[#places + 2] = tag, place
     end
-    if (name == 'ready' or name == 'delayed') and #found > 0 then redis.call('HINCRBY', queue.meta, 'moved', #found / 2) end
+    if (name == 'held' or name == 'ready' or name == 'delayed') and #found > 0 then redis.call('HINCRBY', queue.meta, 'moved', #found / 2) end
   end
 end
 local reply = {}

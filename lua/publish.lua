@@ -19,7 +19,7 @@
 
 local record = redis.call('HMGET', KEYS[1],
   'id', 'ttl', 'next', 'message_ttl', 'limited', 'event_log', 'wakeup', 'quiet', 'ageing', 'published', 'newest',
-  'expires')
+  'groups', 'expires')
 if not record[1] then return 'NOQUEUE' end
 local rank, staged = tonumber(ARGV[2]), KEYS[9]
 if not rank then
@@ -41,7 +41,7 @@ if record[5] then
   if staged then redis.call('UNLINK', staged) end
   return 'BOUNDED'
 end
-local special = staged or ARGV[9] or record[2] or record[4] or record[7] or record[8] or record[9]
+local special = staged or ARGV[9] or record[2] or record[4] or record[7] or record[8] or record[9] or record[12]
 local simple = ARGV[3] == '0' and ARGV[5] == '0' and ARGV[7] == '' and not special
 
 -- A retry may just have staged the body anew: it is left to expire.
@@ -76,6 +76,6 @@ local tag = enqueue(KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], record
   ARGV[1], rank, ARGV[3], staged, KEYS[7], ARGV[7])
 remember_number(KEYS[8], ARGV[4], ARGV[5] == '1', ARGV[6])
 -- What a transient queue leaves goes with it.
-if record[12] and tonumber(record[12]) < tonumber(ARGV[6]) then redis.call('PEXPIRE', KEYS[8], record[12]) end
+if record[13] and tonumber(record[13]) < tonumber(ARGV[6]) then redis.call('PEXPIRE', KEYS[8], record[13]) end
 if ARGV[9] then remember_duplicate(ARGV[9], tag) end
 return tag

@@ -6,7 +6,7 @@
 --       3 id of the record that the messages depend on ('' = none), then per message, in the order of their numbers:
 --       payload, rank (0-255, 0 first)
 -- Returns the tags; 'NOQUEUE' where the queue has no record, 'REDECLARED' where it has another one than the messages depend on,
--- 'ONE_BY_ONE' where it has what only `publish` or `publish_bounded` heeds: limits, events, times to live, differing consumers;
+-- 'ONE_BY_ONE' where it has what only `publish` or `publish_bounded` heeds: limits, events, times to live, groups, differing consumers;
 -- or where a retry of these messages has been here (nothing is written then).
 -- No allow-oom: a full server refuses it before it writes anything.
 -- Bound: the messages that are given.
@@ -14,10 +14,10 @@
 -- @include tag
 
 local record = redis.call('HMGET', KEYS[1],
-  'id', 'ttl', 'message_ttl', 'limited', 'event_log', 'wakeup', 'quiet', 'ageing', 'published', 'newest')
+  'id', 'ttl', 'message_ttl', 'limited', 'event_log', 'wakeup', 'quiet', 'ageing', 'groups', 'published', 'newest')
 if not record[1] then return 'NOQUEUE' end
 if ARGV[3] ~= '' and ARGV[3] ~= record[1] then return 'REDECLARED' end
-for field = 2, 8 do
+for field = 2, 9 do
   if record[field] then return 'ONE_BY_ONE' end
 end
 local last = redis.call('GET', KEYS[5])
@@ -25,7 +25,7 @@ if last and string.sub(last, 1, 1) == 'F' then return 'ONE_BY_ONE' end
 
 local FIRST = 4
 local count = (#ARGV - FIRST + 1) / 2
-local time, published = newest_of(record[10], now_ms()), tonumber(record[9] or 0)
+local time, published = newest_of(record[11], now_ms()), tonumber(record[10] or 0)
 local tags, places = {}, {}
 for i = 1, count do
   tags[i] = new_tag(time, published + i, '.', record[1])

@@ -32,7 +32,7 @@ end
 
 -- RECORD of include/enqueue.lua, and what the queue's messages count for.
 local record = redis.call('HMGET', meta,
-  'id', 'ttl', 'next', 'message_ttl', 'limited', 'event_log', 'wakeup', 'quiet', 'ageing', 'published', 'newest', 'bytes', 'expires')
+  'id', 'ttl', 'next', 'message_ttl', 'limited', 'event_log', 'wakeup', 'quiet', 'ageing', 'published', 'newest', 'groups', 'bytes', 'expires')
 if not record[1] then return 'NOQUEUE' end
 if routed_by ~= '' and (redis.call('HGET', KEYS[17], 'version') or '0') ~= routed_by then
   unstage()
@@ -53,8 +53,9 @@ end
 local max_length, max_bytes, max_pending, overflow, slow = read_limits(record[5])
 local size = max_bytes and #ARGV[1] + (staged and redis.call('HSTRLEN', staged, 'body') or 0) or 0
 local length = redis.call('ZCARD', KEYS[1]) + redis.call('ZCARD', KEYS[2])
+if record[12] then length = length + redis.call('ZCARD', (string.gsub(meta, 'meta:{', 'held:{', 1))) end
 local pending = max_pending and length + redis.call('ZCARD', KEYS[3]) or length
-local bytes = max_bytes and tonumber(record[12] or 0) or 0
+local bytes = max_bytes and tonumber(record[13] or 0) or 0
 if bytes ~= 0 and length == 0 and redis.call('EXISTS', KEYS[3]) == 0 then
   -- Nothing is there: what evicted messages counted for is forgotten.
   bytes = 0
@@ -76,7 +77,7 @@ if free > 0 and not fits then tight = { 'x-max-length-bytes', max_bytes, bytes }
 local slow_down = slow ~= '-' and fits and ticket == '' and most_us ~= '0' and share < tonumber(slow == '*' and threshold or slow)
 
 -- An ordinary message that fits is stored as in `publish`, without the functions further down.
-local special = staged or ARGV[11] or record[2] or record[4] or record[6] or record[7] or record[8] or record[9]
+local special = staged or ARGV[11] or record[2] or record[4] or record[6] or record[7] or record[8] or record[9] or record[12]
 local simple = ARGV[3] == '0' and ARGV[5] == '0' and ARGV[7] == '' and ticket == '' and not special
 if simple and fits and not slow_down and record[5] == ARGV[8] and (overflow ~= 'block' or redis.call('EXISTS', waiting_publishers) == 0) then
   local tag = store_ordinary(meta, KEYS[1], KEYS[4], KEYS[5], producer, record, false, ARGV[1], tonumber(rank), ARGV[4], ARGV[6])
@@ -131,7 +132,7 @@ local function put()
     ARGV[1], tonumber(rank), ARGV[3], staged, queue.expiry, ARGV[7])
   remember_number(producer, ARGV[4], retry, window)
   -- What a transient queue leaves goes with it.
-  if record[13] and tonumber(record[13]) < tonumber(window) then redis.call('PEXPIRE', producer, record[13]) end
+  if record[14] and tonumber(record[14]) < tonumber(window) then redis.call('PEXPIRE', producer, record[14]) end
   if ARGV[11] then remember_duplicate(ARGV[11], tag) end
   return tag
 end

@@ -27,6 +27,7 @@ for i = 2, #ARGV, 3 do
       redis.call('ZADD', queue.schedule_wakeup, 0, 'due')
       keep_ttl(ttl, KEYS[8], queue.schedule_wakeup)
       redis.call('HDEL', hash, 'owner')
+      if is_grouped(tag) then groups().step_aside(KEYS[7], tag) end
       log_event(KEYS[7], tag, 'retried', { claim = ARGV[i + 1], reason = 'handed_back', delay = text(wait) })
     else
       if contained(queue, tag, now_ms(), return_to_queue, queue, tag, fields[2], fields[3], ttl) ~= 'damaged' then

@@ -19,6 +19,20 @@ local hash = queue.message .. tag
 
 local now = now_ms()
 
+-- Makes the message ready, or leaves it to its group, which it returns where that holds it.
+local function make_ready(score, expires, ttl)
+  local group = is_grouped(tag) and groups().group_of(hash)
+  if not group or redis.call('ZSCORE', queue.ready, tag) then
+    return_to_queue(queue, tag, score, expires, ttl)
+    return false
+  end
+  -- Where its group holds it already, it gets another place there.
+  groups().leave(queue.meta, tag, not redis.call('ZSCORE', queue.delayed, tag) and group)
+  local held = groups().enter(queue.meta, tag, group, score, false)
+  list_expiry(queue, tag, expires, ttl)
+  return held and group
+end
+
 local function reschedule()
   local score, due = find_waiting(queue, tag)
   -- A place in the queue that no message gets, written by somebody else, tells no priority.
@@ -46,14 +60,15 @@ local function reschedule()
     if not due then remove_waiting(queue, tag, due) end
     log_event(queue.meta, tag, 'delayed', { reason = 'rescheduled', delay = text(delay or eta - now) })
   elseif not due then
-    return_to_queue(queue, tag, score, expires and text(expires), ttl)
+    make_ready(score, expires and text(expires), ttl)
   else
     local ends = expiry_of(ttl_ms, expires, now)
-    return_to_queue(queue, tag, score, ends and text(ends), ttl)
+    local holds = make_ready(score, ends and text(ends), ttl)
     if ends then redis.call('HSET', hash, 'expires', text(ends)) end
     if fields[4] == 'ahead' and ends ~= expires then redis.call('HDEL', hash, 'task_expiry') end
     redis.call('HDEL', hash, 'score', 'delay', 'ttl_ms')
-    remove_waiting(queue, tag, due)
+    redis.call('ZREM', queue.delayed, tag)
+    if holds then groups().go_on(queue.meta, holds) end
     if redis.call('HEXISTS', queue.meta, 'quiet') == 0 then notify(queue.wakeup, queue.meta) end
     log_event(queue.meta, tag, 'promoted', { reason = 'rescheduled' })
   end
@@ -73,7 +88,14 @@ local function prioritize()
   -- Of an expired task, which stands at the head of its queue for its worker, the place tells no priority, and stays.
   if fields[2] ~= 'over' then
     score = text(whole(score) + (tonumber(ARGV[3]) - rank) * level)
-    if due then redis.call('HSET', hash, 'score', score) else redis.call('ZADD', queue.ready, 'XX', score, tag) end
+    if due then
+      redis.call('HSET', hash, 'score', score)
+    elseif redis.call('ZADD', queue.ready, 'XX', 'CH', score, tag) == 0 and is_grouped(tag) then
+      -- Its group holds it, unless the score is the old one.
+      if not redis.call('ZSCORE', queue.ready, tag) then make_ready(score, false, false) end
+    elseif is_grouped(tag) then
+      groups().return_to_group(queue.meta, tag)
+    end
   end
   if fields[1] then redis.call('HSET', hash, 'rank', ARGV[3]) end
   redis.call('HSET', hash, 'priority', ARGV[4])

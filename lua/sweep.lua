@@ -30,6 +30,7 @@
 -- @include expired_task
 -- @include rebase
 -- @include timeouts
+-- @include tend_groups
 
 local now = now_ms()
 local lease, interval, room = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
@@ -136,6 +137,19 @@ local function clear_tags(queue, place)
   end
 end
 
+-- A message of a group goes through all steps at once: what follows for its group looks at where its messages stand.
+local function promote_to_group(queue, tag, group, score, expires)
+  local held = groups().enter(queue.meta, tag, group, score, false)
+  if expires then
+    redis.call('ZADD', queue.expiry, text(expires), tag)
+    redis.call('HSET', queue.message .. tag, 'expires', text(expires))
+  end
+  redis.call('HDEL', queue.message .. tag, 'score', 'delay', 'ttl_ms', 'owner')
+  redis.call('ZREM', queue.delayed, tag)
+  log_event(queue.meta, tag, 'promoted', {})
+  if held then groups().go_on(queue.meta, group) end
+end
+
 -- Deals with one that is due: it dies, or its places are added to `entries` and `expiries`, and itself to `promoted`. Returns whether
 -- it had expired.
 local function promote_one(queue, rules, tag, entries, expiries, promoted)
@@ -161,6 +175,11 @@ local function promote_one(queue, rules, tag, entries, expiries, promoted)
     else
       expires = expiry_of(ttl, own, now)
       if fields[6] == 'ahead' and expires ~= own then redis.call('HDEL', hash, 'task_expiry') end
+    end
+    local group = score ~= HEAD and is_grouped(tag) and groups().group_of(hash)
+    if group then
+      promote_to_group(queue, tag, group, score, expires)
+      return overdue
     end
     entries[#entries + 1] = score
     entries[#entries + 1] = tag
@@ -217,6 +236,8 @@ local function expire_one(queue, rules, tag, score)
   if fields[2] == 'ahead' then
     keep_rank(hash, score)
     redis.call('ZADD', queue.ready, HEAD, tag)
+    -- It takes nobody's turn: a worker revokes it, and does not run it.
+    if is_grouped(tag) then groups().leave(queue.meta, tag, groups().group_of(hash)) end
     return true, mark_expired(queue.meta, hash, now)
   elseif fields[2] == 'over' and (not fields[1] or whole(fields[1]) > now) then
     -- A pass that failed has moved it already.
@@ -232,12 +253,15 @@ local function expire_one(queue, rules, tag, score)
   return true, false
 end
 
+local function held_key(queue) return (string.gsub(queue.meta, 'meta:{', 'held:{', 1)) end
+
 -- Returns how many of the entries that were due were ready messages.
 local function expire(queue, rules)
   local due = due_in(queue.expiry)
   local expired, gone = 0, {}
   for _, tag in ipairs(due) do
     local score, ended, later = redis.call('ZSCORE', queue.ready, tag), false, false
+    if not score and is_grouped(tag) then score = redis.call('ZSCORE', held_key(queue), tag) end
     if score then ended, later = attempt(queue, queue.expiry, tag, expire_one, queue, rules, tag, score) end
     if ended == true then expired = expired + 1 end
     if later then
@@ -335,6 +359,15 @@ local function free_trash(queue)
   return looked_at(empty_trash(queue.trash, queue.message, queue.meta, share_of_room(), now, ''), math.huge)
 end
 
+-- Groups that a pass looks at: those behind the last one of the pass before.
+local TENDED = 20
+local function tend_groups(queue)
+  local g = groups().read(queue.meta)
+  if g then clear_held(g) end
+  local reached = g and look_at_groups(g, redis.call('HGET', queue.meta, 'tended'), TENDED, mend_groups(g))
+  if reached then redis.call('HSET', queue.meta, 'tended', reached) else redis.call('HDEL', queue.meta, 'tended') end
+end
+
 local function wake_consumers(queue, wakeup, ttl)
   if redis.call('EXISTS', queue.ready) == 0 then return end
   redis.call('ZADD', wakeup, 0, 'work')
@@ -348,12 +381,12 @@ end
 local function sweep(queue)
   unfinished, failure = false, ''
   if room <= 0 then return answer(0, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, '') end
-  if redis.call('EXISTS', queue.ready, queue.delayed, queue.index, queue.dlx_outbox, queue.dead, queue.trash) == 0 then
-    redis.call('UNLINK', queue.expiry)
+  if redis.call('EXISTS', queue.ready, queue.delayed, queue.index, queue.dlx_outbox, queue.dead, queue.trash, held_key(queue)) == 0 then
+    redis.call('UNLINK', queue.expiry, (string.gsub(queue.meta, 'meta:{', 'groups:{', 1)))
     local overrun, skipped, more = alone(trim_events, queue.meta)
     return answer(more and 0 or interval, log_of(queue.meta) and 1 or 2, 0, 0, 0, 0, 0, 0, 0, overrun, skipped, 0, failure)
   end
-  local record = redis.call('HMGET', queue.meta, 'sweeper', 'lease', 'swept', 'grace', 'id', 'wakeup', 'newest', 'timeouts')
+  local record = redis.call('HMGET', queue.meta, 'sweeper', 'lease', 'swept', 'grace', 'id', 'wakeup', 'newest', 'timeouts', 'groups')
   local leased_until, swept, grace_until = tonumber(record[2]) or 0, tonumber(record[3]) or 0, tonumber(record[4]) or 0
   if not take_over and record[1] and record[1] ~= ARGV[1] and leased_until > now and swept <= now then
     return answer(leased_until - now + 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, '')
@@ -382,6 +415,7 @@ local function sweep(queue)
   local expired = alone(expire, queue, rules)
   alone(clear_tags, queue, queue.dlx_outbox)
   alone(clear_tags, queue, queue.dead)
+  if record[9] then alone(tend_groups, queue) end
   local dlx_outbox = alone(sort_dlx_outbox, queue, rules)
   local evicted = alone(trim_store, queue)
   local freed = alone(free_trash, queue)

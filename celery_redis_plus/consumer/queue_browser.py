@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from celery_redis_plus import clock
-from celery_redis_plus.broker.queues.listing import LISTING_PAGE, read_copies
+from celery_redis_plus.broker.queues.listing import LISTING_PAGE, read_copies, waiting_page
 from celery_redis_plus.stored_message import UnreadableMessageError
 
 if TYPE_CHECKING:
@@ -110,8 +110,7 @@ class QueueBrowser:
     def _read(self) -> bool:
         """Read the next messages that are new, or go on with the pass; return whether that has ended."""
         commands, keys = self._connection.commands, self._connection.keys
-        found = commands.command("ZRANGE", keys.queue(self._queue).ready, self._rank, self._rank + TAGS_A_READ - 1)
-        tags = [tag.decode() for tag in found]
+        tags = waiting_page(commands, keys, self._queue, self._rank, TAGS_A_READ)
         fresh = next((at for at, tag in enumerate(tags) if not self._knows(tag)), None)
         if fresh is None:
             self._met.update(tags)

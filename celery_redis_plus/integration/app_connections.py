@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from celery_redis_plus.connection.host_lists import SENTINEL_SCHEME
@@ -15,6 +15,8 @@ from celery_redis_plus.transport.url_sentinels import names_several_hosts
 
 if TYPE_CHECKING:
     from celery_redis_plus.integration.ack_policies import AckPolicies
+
+GroupOf = Callable[[str, Sequence[Any], Mapping[str, Any]], str | int | None]
 
 logger = logging.getLogger(__name__)
 
@@ -42,6 +44,8 @@ class Connections:
         self.accept: dict[str, Any] | None = None
         #: The same; the app's own `broker_transport_options` go first.
         self.event_log: bool | None = None
+        #: Names the message group of a task that is sent, by its name and arguments.
+        self.group_of: GroupOf | None = None
         #: None: Celery's settings hold.
         self.ack_policies: AckPolicies | None = None
 

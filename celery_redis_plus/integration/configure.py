@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from celery import Celery
 
 from celery_redis_plus.integration import compat, consumer_priority, one_shard
-from celery_redis_plus.integration.app_connections import Connections, connections_of
+from celery_redis_plus.integration.app_connections import Connections, GroupOf, connections_of
 from celery_redis_plus.integration.bootstep import STEP
 from celery_redis_plus.integration.patching import wrap
 from celery_redis_plus.integration.publishing import install_eta_offset, install_send_options
@@ -31,6 +31,7 @@ def configure_app(
     ack_policy: str | None = None,
     queue_ack_policies: Mapping[str, str] | None = None,
     revoke_removes: bool = False,
+    group_of: GroupOf | None = None,
 ) -> App:
     """Let `app` use Redis or Valkey through this package, and return it.
 
@@ -48,6 +49,8 @@ def configure_app(
     - Tasks may have the options `retry_on`, `dead_on`, `ignore_on` and `unique`: see the page on retries.
     - `revoke_removes=True` lets `revoke` also remove messages that no consumer has yet: delayed ones always, ready ones in
       queues with `event_log_index`.
+    - `group_of(task, args, kwargs)` names the message group of each task that is sent: a text, a whole number, or None. A header
+      `x-message-group` goes first.
     - The result of a task with an `x-deduplication-id` that another task stands for has that task's id.
 
     It may be called more than once, before or after `config_from_object`: settings are read when a connection is made, and
@@ -75,6 +78,8 @@ def configure_app(
         from celery_redis_plus.integration.ack_policies import AckPolicies
 
         connections.ack_policies = AckPolicies(ack_policy, dict(queue_ack_policies or {}))
+    if group_of is not None:
+        connections.group_of = group_of
     if revoke_removes:
         from celery_redis_plus.integration.messages import install_revoke
 

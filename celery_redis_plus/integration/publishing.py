@@ -14,9 +14,10 @@ from typing import Any
 from celery import Task, chord, current_app, group, signals
 
 from celery_redis_plus.broker.arguments.deduplication import ID as DEDUPLICATION_ID
+from celery_redis_plus.broker.arguments.names import GROUP
 from celery_redis_plus.broker.publishing.tracking_request import ACK_TIMEOUT_S, TRACK, is_tracked, tracking_request
 from celery_redis_plus.errors import InvalidArgument
-from celery_redis_plus.integration.app_connections import connections_of, publishes_to_us
+from celery_redis_plus.integration.app_connections import Connections, GroupOf, connections_of, publishes_to_us
 from celery_redis_plus.integration.patching import wrap
 from celery_redis_plus.transport.publishing import duplicate_tasks
 
@@ -99,7 +100,7 @@ def install_send_options(app: Any) -> None:
 
     `Task.apply_async` and all of Celery's canvas publish by `app.send_task`.
     """
-    wrap(app, "send_task", _send_task)
+    wrap(app, "send_task", _send_task, connections_of(app))
     # A task that runs eagerly does not pass there.
     wrap(Task, "apply", _refuse_tracking)
     # A group and a chord pass there with one task after the other: a refusal of the last one is too late.
@@ -155,8 +156,22 @@ def _check_members(name: str, *signatures: Any) -> None:
         )
 
 
+def _name_group(group_of: GroupOf, arguments: Sequence[Any], options: dict[str, Any]) -> None:
+    """Add the header that names a task's message group, unless its caller has. The arguments are those of `Celery.send_task`."""
+    headers = options.get("headers") or {}
+    if headers.get(GROUP) is not None:
+        return
+    name, args, kwargs = (
+        arguments[at] if len(arguments) > at else options.get(key) for at, key in enumerate(("name", "args", "kwargs"))
+    )
+    found = group_of(str(name), args or (), kwargs or {})
+    if found is not None:
+        options["headers"] = {**headers, GROUP: found}
+
+
 def _send_task(
-    send: Callable[..., Any], *arguments: Any, track: bool = False, ack_timeout: float | None = None, **options: Any
+    send: Callable[..., Any], connections: Connections | None, *arguments: Any, track: bool = False,
+    ack_timeout: float | None = None, **options: Any,
 ) -> Any:  # fmt: skip
     tracked = is_tracked(track)
     around = {name: options[name] for name in _AROUND if options.get(name)}
@@ -172,6 +187,8 @@ def _send_task(
     unique = getattr(options.get("task_type"), "unique", None)
     if unique is not None and not any(kind in around for kind in _OF_CANVAS):
         _make_unique(options, *arguments)
+    if connections is not None and connections.group_of is not None:
+        _name_group(connections.group_of, arguments, options)
     duplicates: dict[str, str] = {}
     token = duplicate_tasks.set(duplicates)
     try:

@@ -54,14 +54,14 @@ class Exporter:
         self.report = Report()
 
     def give(self, queue: str, stopped: Callable[[], bool] = lambda: False) -> Iterator[int]:
-        """Move what waits in a queue, ready and then delayed; yield after each page how many were moved.
+        """Move what waits in a queue, ready, held by groups, and then delayed; yield after each page how many were moved.
 
         Raises:
             OptionError: it is not said what shall become of priorities.
             redis.exceptions.RedisError: as `error_translation.translate` names it.
         """
         of = self._keys.queue(queue)
-        for place in (of.ready, of.delayed):
+        for place in (of.ready, of.held, of.delayed):
             skip = 0
             while not stopped():
                 found, looked_at = self._read(queue, place, skip)

@@ -113,7 +113,7 @@ class QueueMove:
         here = self.source.keys.queue(self.name)
         *waiting, leaving, unacked = self.source.commands.ask(
             [
-                *(("ZCARD", key) for key in (here.ready, here.delayed, here.dlx_outbox, here.dead)),
+                *(("ZCARD", key) for key in (here.ready, here.held, here.delayed, here.dlx_outbox, here.dead)),
                 ("HLEN", here.leaving_shard),
                 ("ZCARD", here.index),
             ]

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from celery_redis_plus.broker.arguments.argument_rules import KNOWN_ARGUMENTS
+from celery_redis_plus.broker.arguments.names import GROUP
 from celery_redis_plus.errors import InvalidArgument, PreconditionFailed
 from celery_redis_plus.transport import framework_hooks
 
@@ -42,7 +43,7 @@ OPTIONS_OF_CELERY = frozenset(
 )
 #: Arguments of `celery_redis_plus.publish`, and options of a configured app's tasks, that a kombu Producer does not know.
 OF_OUR_PUBLISH = ("track", "ack_timeout")
-PASSED_ON = PROPERTIES | OPTIONS_OF_CELERY
+PASSED_ON = PROPERTIES | OPTIONS_OF_CELERY | {GROUP}
 
 #: Consumer arguments that have an effect.
 CONSUMER_ARGUMENTS = ("x-priority", "x-browse", "x-filter")
@@ -197,6 +198,11 @@ def check_fanout_binding(queue: str, declared: QueueArguments | None, exchange: 
         raise PreconditionFailed(
             f"PRECONDITION_FAILED - 'x-filtered' (True) {where}, cannot be kept: each consumer gets all broadcasts; allowed is a "
             "queue without it, or an exchange of type headers"
+        )
+    if declared.groups is not None:
+        raise PreconditionFailed(
+            f"PRECONDITION_FAILED - 'x-group-concurrency' or 'x-fair' {where}, cannot be kept: broadcasts come in their order, "
+            "whatever their groups; allowed is a queue without it, or an exchange of another type"
         )
     if refused:
         values = ", ".join(f"{name!r} ({arguments[name]!r:.100})" for name in refused)

@@ -14,6 +14,7 @@ from redis.exceptions import ResponseError
 from celery_redis_plus.broker.arguments.deduplication import deduplication_of
 from celery_redis_plus.broker.arguments.eta import delay_to_ms, eta_to_ms
 from celery_redis_plus.broker.arguments.expiry import life_of
+from celery_redis_plus.broker.arguments.names import check_group
 from celery_redis_plus.broker.arguments.priority import RANKS, check_priority
 from celery_redis_plus.broker.dead_letters.unroutable import NO_SUBSCRIBERS, UNDELIVERED, UNROUTABLE
 from celery_redis_plus.broker.publishing.attempt import PublishAttempt
@@ -300,6 +301,8 @@ class ExchangePublisher:
             describe=partial(describe, headers, properties, eta_ms=eta, body_size=len(body)),
         )
         if known is not None:
+            if not known.ordinary and known.arguments.groups is not None:
+                check_group(headers, properties)
             outgoing.ordinary = known.ordinary and not (eta or life or deduplication) and len(body) <= LARGE_BODY
             if priority or life or outgoing.ordinary:
                 outgoing.queue_id = known.id

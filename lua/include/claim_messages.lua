@@ -25,8 +25,10 @@ local function for_flagged()
 -- @include release_capacity
 -- @include log_event
 -- @include damaged_message
+-- @include groups
     _for_flagged = {
       is_bounded = is_bounded, size_of = size_of, release_capacity = release_capacity, log_event = log_event, set_aside = set_aside,
+      is_grouped = is_grouped, groups = groups,
     }
   end
   return _for_flagged
@@ -45,7 +47,7 @@ local function claim_messages(q, count, ready, index, message, meta, expiry, del
     deadline = now + visibility
   end
   local at = #found > 0 and text(now)
-  local claimed, expiring = {}, {}
+  local claimed, expiring, of_groups = {}, {}, false
   local taken, passed, to_sweep = 0, 0, false
   -- Once, and not for each header.
   q = tostring(q)
@@ -105,7 +107,13 @@ local function claim_messages(q, count, ready, index, message, meta, expiry, del
           end
           reply[#reply + 1] = header
           reply[#reply + 1] = fields[1]
-          if not is_plain(tag) then for_flagged().log_event(meta, tag, 'claimed', { claim = claim, worker = worker }) end
+          if not is_plain(tag) then
+            for_flagged().log_event(meta, tag, 'claimed', { claim = claim, worker = worker })
+            if for_flagged().is_grouped(tag) then
+              of_groups = of_groups or {}
+              of_groups[#of_groups + 1] = tag
+            end
+          end
         end
       else
         redis.call('HINCRBY', meta, 'vanished', 1)
@@ -138,5 +146,6 @@ local function claim_messages(q, count, ready, index, message, meta, expiry, del
   if passed > 0 and not is_plain(found[1]) and for_flagged().is_bounded(found[1]) then
     for_flagged().release_capacity(meta, passed, 0, 'claimed', now)
   end
+  if of_groups and for_flagged().groups().claimed(meta, of_groups) > 0 then drained = false end
   return taken, drained, passed
 end

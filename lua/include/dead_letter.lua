@@ -2,6 +2,7 @@
 -- @include release_capacity
 -- @include text
 -- @include log_event
+-- @include groups
 -- @include tracked_message
 
 -- What the publisher of a tracked message is told by the reason of its death. Of the others, its consumer tells, or the process that
@@ -19,7 +20,9 @@ local function dead_letter(queue, record, tag, score, reason, now)
   local ttl, exchange = tonumber(record[1]) and record[1], record[2]
   local size = is_bounded(tag) and redis.call('HEXISTS', hash, 'died') == 0 and size_of(hash)
   local track = TOLD[reason] and tracked_by(queue.meta, hash)
+  local group = is_grouped(tag) and groups().group_of(hash)
   local function count_out()
+    if group then groups().leave(queue.meta, tag, group) end
     tell_tracked(track, tag, TOLD[reason])
     if reason == 'expired' then redis.call('HINCRBY', queue.meta, 'expired', 1) end
     if size then release_capacity(queue.meta, 1, size, 'gone', now) end

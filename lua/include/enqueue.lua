@@ -4,10 +4,11 @@
 -- @include expiry
 -- @include release_capacity
 -- @include log_event
+-- @include groups
 
 -- KEYS of its own  task_index (prefix of a string)
 -- The fields of a queue's record that an enqueue reads. One that is no number where it should be holds up no message.
-local RECORD = { 'id', 'ttl', 'next', 'message_ttl', 'limited', 'event_log', 'wakeup', 'quiet', 'ageing', 'published', 'newest' }
+local RECORD = { 'id', 'ttl', 'next', 'message_ttl', 'limited', 'event_log', 'wakeup', 'quiet', 'ageing', 'published', 'newest', 'groups' }
 
 -- Notifies a sweeper that does not know of what is due at `due`: a `next` in the past belongs to one that is gone.
 local function notify_sweeper(schedule_wakeup, ttl, next_due, due, now)
@@ -36,42 +37,47 @@ local function enqueue(meta, ready, delayed, message, wakeup, schedule_wakeup, r
   eta = delay and due_after(delay) or tonumber(eta)
   local published, time = tonumber(record[10] or 0) + 1, newest_of(record[11], now)
   redis.call('HSET', meta, 'published', published, 'newest', time)
-  local keeps_tag = tag
   local log = not tag and record[6] and log_of(meta, record[6])
   local logged = log and is_sampled(published, log.permille)
-  tag = tag or new_tag(time, published, mark_of(record[5], logged), record[1])
+  local group, kept = record[12] and groups().group_in(payload), tag
+  tag = tag or new_tag(time, published, mark_of(record[5], logged, group), record[1])
+  group = is_grouped(tag) and group
   local hash = message .. tag
   local ttl, level = record[2], level_of(record[9])
   local ttl_ms, expires, is_task = false, false, false
   if expiry_text ~= '' or record[4] then ttl_ms, expires, is_task = parse_expiry(expiry_text, record[4], now) end
   -- One that expires before its time ends then.
   local due = expires and math.min(expires, eta) or eta
-  local delayed_until = eta > now and text(due)
+  local delayed_until, held = eta > now and text(due), false
+  local of_group = group and { 'group', group } or {}
   -- The place first, then the hash: a tag without a message is dropped, a message without a place would stay for ever.
   if delayed_until then
     redis.call('ZADD', delayed, delayed_until, tag)
+  elseif group then
+    held = groups().enter(meta, tag, group, rank * level + time, true)
   else
     redis.call('ZADD', ready, text(rank * level + time), tag)
   end
   if staged then
     local moved = redis.call('HEXISTS', staged, 'payload') == 1
     if not moved then redis.call('HSET', staged, 'payload', payload) end
+    if group then redis.call('HSET', staged, 'group', group) end
     redis.call('RENAME', staged, hash)
     redis.call('PERSIST', hash)
     if moved then
       redis.call('HDEL', hash, 'owner', 'failed', 'begun', 'unbegun', 'requeues', 'seen', 'expires', 'ttl_ms', 'reason', 'died',
-        'error', 'rank', 'task_expiry')
+        'error', 'rank', 'task_expiry', group and 'task_expiry' or 'group')
       -- Under the same tag, a number that came again would be that of an old delivery.
-      if not keeps_tag then redis.call('HDEL', hash, 'claim') end
+      if not kept then redis.call('HDEL', hash, 'claim') end
       if not delayed_until then redis.call('HDEL', hash, 'score', 'delay') end
     end
   end
   if delayed_until then
     local score = text(rank * level + math.max(eta, time))
     if delay then
-      redis.call('HSET', hash, 'payload', payload, 'score', score, 'delay', text(delay))
+      redis.call('HSET', hash, 'payload', payload, 'score', score, 'delay', text(delay), unpack(of_group))
     else
-      redis.call('HSET', hash, 'payload', payload, 'score', score)
+      redis.call('HSET', hash, 'payload', payload, 'score', score, unpack(of_group))
     end
     if ttl_ms then redis.call('HSET', hash, 'ttl_ms', text(ttl_ms)) end
     if expires then redis.call('HSET', hash, 'expires', text(expires)) end
@@ -80,8 +86,8 @@ local function enqueue(meta, ready, delayed, message, wakeup, schedule_wakeup, r
     notify_sweeper(schedule_wakeup, ttl, record[3], due, now)
   else
     -- No consumer may take it now (paused, limits): who lifts that notifies.
-    redis.call('HSET', hash, 'payload', payload)
-    if not record[8] then redis.call('ZADD', record[7] or wakeup, 0, 'work') end
+    redis.call('HSET', hash, 'payload', payload, unpack(of_group))
+    if not record[8] and not held then redis.call('ZADD', record[7] or wakeup, 0, 'work') end
     local own = expires
     expires = expiry_of(ttl_ms, expires, now)
     if expires then
@@ -98,6 +104,7 @@ local function enqueue(meta, ready, delayed, message, wakeup, schedule_wakeup, r
   end
   -- The score of a queue with ageing does not tell the priority.
   if record[9] then redis.call('HSET', hash, 'rank', rank) end
+  if held and not kept then groups().go_on(meta, group) end
   if ttl then redis.pcall('PEXPIRE', hash, ttl) end
   -- One that keeps the tag of a time without limits is not counted out either.
   if record[5] and is_bounded(tag) and limits_bytes(record[5]) then redis.call('HINCRBY', meta, 'bytes', size_of(hash)) end

@@ -16,7 +16,7 @@ local EPOCH_AHEAD_MS = 1e13
 
 local function is_logged(tag)
   local flag = string.byte(tag, 20)
-  return flag == LOGGED or flag == BOUNDED_AND_LOGGED
+  return flag == 45 or flag == 61 or flag == 95 or flag == 43
 end
 
 -- Notes the last number of an epoch, which is over; `epoch` is false where nothing tells what it was. Returns whether it was there.

@@ -6,7 +6,7 @@
 -- message sees from its tag alone whether publishers may wait for the room that it leaves. Others pay nothing.
 local function is_bounded(tag)
   local flag = string.byte(tag, 20)
-  return flag == BOUNDED or flag == BOUNDED_AND_LOGGED
+  return flag == 126 or flag == 61 or flag == 64 or flag == 43
 end
 
 -- Bytes that a message counts for.

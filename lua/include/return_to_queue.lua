@@ -3,17 +3,23 @@
 -- @include retry_delay
 -- @include ageing
 -- @include keep_ttl
+-- @include groups
+
+-- Notes when a ready message expires (ms; false = never). `ttl` is that of the queue's record.
+local function list_expiry(queue, tag, expires, ttl)
+  if not expires then return end
+  redis.call('ZADD', queue.expiry, expires, tag)
+  -- The sweeper may not know of it: while the message was claimed, nothing was due.
+  redis.call('ZADD', queue.schedule_wakeup, 0, 'due')
+  keep_ttl(ttl, queue.expiry, queue.schedule_wakeup)
+end
 
 -- Makes a message ready again that was claimed or delayed, where it stood before; the caller then takes it out of its place.
 -- `expires` is its expiry (ms) or false, `ttl` that of the queue's record.
 local function return_to_queue(queue, tag, score, expires, ttl)
   redis.call('ZADD', queue.ready, score, tag)
-  if expires then
-    redis.call('ZADD', queue.expiry, expires, tag)
-    -- The sweeper may not know of it: while the message was claimed, nothing was due.
-    redis.call('ZADD', queue.schedule_wakeup, 0, 'due')
-    keep_ttl(ttl, queue.expiry, queue.schedule_wakeup)
-  end
+  if is_grouped(tag) then groups().return_to_group(queue.meta, tag) end
+  list_expiry(queue, tag, expires, ttl)
   keep_ttl(ttl, queue.ready)
 end
 
@@ -82,6 +88,7 @@ local function return_failed(queue, rules, limit, tag, score, expires, now, how,
   redis.call('ZADD', queue.schedule_wakeup, 0, 'due')
   keep_ttl(rules[1], queue.delayed, queue.schedule_wakeup)
   redis.call('HDEL', hash, 'owner')
+  if is_grouped(tag) then groups().step_aside(queue.meta, tag) end
   log_event(queue.meta, tag, 'retried', { reason = reason, error = err, delay = text(delay) })
   return 'delayed', attempt
 end

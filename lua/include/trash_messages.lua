@@ -3,6 +3,7 @@
 -- @include log_event
 -- @include tracked_message
 -- @include queue_id
+-- @include groups
 
 -- The next tags of the trash, `limit` at most, and the number and the key of the set that has them; none where the trash is empty.
 local function next_in_trash(trash, limit)
@@ -32,12 +33,14 @@ local function empty_trash(trash, message, meta, limit, now, event_log)
     local counts = is_bounded(tag) and base_id(string.sub(tag, 21)) == id and not fields_of(hash, 'died')[1]
     local size = counts and size_of(hash)
     local track = tracked_by(meta, hash)
+    local group = is_grouped(tag) and groups().group_of(hash)
     -- It is gone where a late ack was first, and where it was in two sets.
     if redis.call('UNLINK', hash) == 1 then
       if counts then
         freed = freed + 1
         bytes = bytes + size
       end
+      if group and not deleted then groups().leave(meta, tag, group, redis.call('ZSCORE', set, tag)) end
       tell_tracked(track, tag, 'gone')
       log_event(meta, tag, 'purged', { reason = deleted and 'queue_deleted' or nil })
     end

@@ -23,6 +23,7 @@ NO_TRANSITION = frozenset(
             "remove_consumers",
             "bind",
             "tombstone_queues",
+            "check_groups",
             "check_messages",
             "check_queue",
             "check_rights",

@@ -136,9 +136,7 @@ class Maintenance(World):
         waiting = self.live(queue, "ready") + self.live(queue, "delayed")
         if dies:
             keys = self.keys.queue(queue)
-            purged = self.commands.call(
-                script("purge"), [keys.trash, keys.meta, keys.wakeup, keys.expiry, keys.ready, keys.delayed]
-            )
+            purged = self.commands.call(script("purge"), keys.purge)
         else:
             purged = self.queues.purge(queue)
         assert purged == len(waiting)

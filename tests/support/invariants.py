@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from celery_redis_plus.keys import Keys, QueueKeys
 
 #: A message's places; it is in exactly one of them, or in the trash.
-PLACES = ("ready", "delayed", "index", "dlx_outbox", "dead")
+PLACES = ("ready", "delayed", "index", "dlx_outbox", "dead", "held")
 TRASH = "trash"
 LEVEL = 10**13
 STAGED = b"staged."
@@ -126,13 +126,13 @@ def _message(item: _Hash, place: str, places: Places) -> Iterator[str]:
         yield "has no payload"
     if place in ("delayed", "index") and item.score is None:
         yield "has lost its place (score)"
-    if place == "ready" and item.score is not None:
+    if place in ("ready", "held") and item.score is not None:
         yield "still has the score of a message that is delayed or claimed"
-    if place == "ready" and item.delay is not None:
+    if place in ("ready", "held") and item.delay is not None:
         yield "still has the delay of a message that waits"
     if place == "index" and (item.owner is None or item.claim is None):
         yield "has no holder or no claim number"
-    if place in ("ready", "delayed", "dead") and item.owner is not None:
+    if place in ("ready", "delayed", "dead", "held") and item.owner is not None:
         yield f"still has the holder {item.owner!r}"
     # One that expires may be due before its eta; one that was sent back waits, and keeps the place that it had.
     # After a step of the clock back it stands later than its eta, behind what was published before.

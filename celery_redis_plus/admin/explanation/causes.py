@@ -41,6 +41,9 @@ def causes(facts: Facts, *, silent_s: float) -> Iterator[Cause]:
     """
     if facts.place == "ready":
         yield from _ready(facts, silent_s)
+    elif facts.place == "held":
+        yield _held(facts)
+        yield from (*_shut(facts), *_limits(facts), *_takers(facts, silent_s))
     elif facts.place == "delayed":
         yield from _delayed(facts)
     elif facts.place == "claimed":
@@ -58,6 +61,16 @@ def _ready(facts: Facts, silent_s: float) -> Iterator[Cause]:
         yield Cause("expired", "its time to live is over: the next look at the queue ends it")
     if not found:
         yield Cause("next", "it is the next one, and no consumer holds anything: it is about to be taken")
+
+
+def _held(facts: Facts) -> Cause:
+    """Return why the group of a message keeps it back."""
+    values = {"group": facts.group, "held_before": facts.held_before, "admitted": facts.admitted}
+    text = f"it waits behind {facts.held_before + facts.admitted:,} of its group {visible(facts.group)!r}"
+    text += f": {facts.admitted:,} ready or in work, {facts.held_before:,} held before it"
+    if facts.arguments is not None and facts.arguments.group_concurrency is not None:
+        text += f" (x-group-concurrency {facts.arguments.group_concurrency:,})"
+    return Cause("group", text, values)
 
 
 def _shut(facts: Facts) -> Iterator[Cause]:

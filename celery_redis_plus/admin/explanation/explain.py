@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 #: The states that `MessageInfo` has of a message in a place.
 STATES: Final = {
     "ready": ("PENDING",),
+    "held": ("PENDING",),
     "delayed": ("DELAYED", "RETRYABLE"),
     "claimed": ("PROCESSING",),
     "forwarded": ("DEAD",),
@@ -120,7 +121,7 @@ def _of_task(messages: Messages, found: MessageInfo) -> list[Cause]:
 
 def _turn(facts: Facts, rate: Rate | None) -> tuple[float | None, str]:
     """Return when the message is delivered, if nothing comes before it."""
-    if facts.place not in ("ready", "delayed"):
+    if facts.place not in ("ready", "held", "delayed"):
         return None, ""
     until = facts.of_queue("paused_until")
     if not facts.live or (facts.is_paused and not until):
@@ -129,6 +130,8 @@ def _turn(facts: Facts, rate: Rate | None) -> tuple[float | None, str]:
     if facts.place == "delayed":
         earliest_s = max(earliest_s, (facts.score_ms - facts.now_ms) / 1000)
         return None, f"not before {span(max(earliest_s, 0.0))} from now, and then behind what is ready before it"
+    if facts.place == "held":
+        return None, "when its group has its turn, or has less in work"
     return _at_rate(facts, earliest_s, rate)
 
 

@@ -27,7 +27,10 @@ OF_QUEUE: Final = (
     *("burst", "delivered"),
 )
 #: The first values of the reply.
-_HEAD: Final = ("place", "now", "score", "before", "higher", "ready", "delayed", "unacked", "consumers", "processes")
+_HEAD: Final = (
+    *("place", "now", "score", "before", "higher", "ready", "delayed", "unacked", "consumers", "processes"),
+    *("group", "held_before", "admitted"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +39,17 @@ class Facts:
 
     Attributes:
         found: what `MessageSearch.find` tells of the message.
-        place: `ready`, `delayed`, `claimed`, `forwarded` (on its way to the dead-letter exchange), `dead`, '' where it is gone.
+        place: `ready`, `held` (ready, and kept back by its group), `delayed`, `claimed`, `forwarded` (on its way to the
+            dead-letter exchange), `dead`, '' where it is gone.
         now_ms: when it was read.
         score_ms: delayed: when it is due; claimed: when its lease ends.
         before: messages that stand before it in its place.
         higher: how many of these are ready and have a higher priority; None where priority counts with time.
         ready, delayed, unacked: messages of the queue.
         live: its live consumers; `processes`: consuming processes of the whole broker whose heartbeats come.
+        group: its message group, where its queue has groups; else ''.
+        held_before: messages of its group that are held before it.
+        admitted: messages of its group that are ready or with consumers.
         message, queue: fields of the message, and of its queue's record, as texts.
         arguments: those of the queue; None where it has no record.
         consumers: the queue's live consumers, read a moment later.
@@ -60,6 +67,9 @@ class Facts:
     unacked: int
     live: int
     processes: int
+    group: str
+    held_before: int
+    admitted: int
     message: dict[str, str]
     queue: dict[str, str]
     arguments: QueueArguments | None
@@ -125,6 +135,9 @@ def read_facts(commands: CommandConnection, keys: Keys, found: MessageInfo, hold
         unacked=stored_number(head["unacked"]),
         live=stored_number(head["consumers"]),
         processes=stored_number(head["processes"]),
+        group=head["group"],
+        held_before=stored_number(head["held_before"]),
+        admitted=stored_number(head["admitted"]),
         message=message,
         queue=queue,
         arguments=_arguments(queue["arguments"]),

@@ -108,6 +108,10 @@ _RULES: dict[str, _Rule] = {
     "x-durable-subscriber": _BOOLEAN,
     "x-event-log": _BOOLEAN,
     "x-filtered": _BOOLEAN,
+    # Ours: see docs/message-groups.md.
+    "x-group-concurrency": _whole_number(1, 100_000),
+    "x-group-order": _one_of("strict", "step-aside"),
+    "x-fair": _BOOLEAN,
 }
 
 
@@ -166,7 +170,7 @@ def _checked(owner: str, key: str, value: object) -> object:
     """Return the value as it is kept: 10000.0, which arithmetic on seconds makes, becomes 10000."""
     if key in WITHDRAWN:
         raise InvalidArgument(f"argument {key!r} of {owner} is {WITHDRAWN[key]}")
-    if key.startswith(RESERVED_PREFIX):
+    if key.startswith(RESERVED_PREFIX) and key not in _RULES:
         raise InvalidArgument(
             f"argument {key!r} of {owner} is not known by this release: names that begin with {RESERVED_PREFIX!r} are reserved"
         )

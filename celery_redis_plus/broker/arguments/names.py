@@ -1,4 +1,4 @@
-"""What queues and exchanges may be called, and what a routing key and a table of arguments may be."""
+"""What queues, exchanges and message groups may be called, and what a routing key and a table of arguments may be."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import Any
 from celery_redis_plus.errors import InvalidArgument
 from celery_redis_plus.keys import encode_name
 
+#: Names the group of a message: a header, or a property. Scripts read it from the stored message (`lua/include/groups.lua`).
+GROUP = "x-message-group"
 #: Bytes of UTF-8. AMQP allows 255; 4 KB leave room for 1,000 characters of any script and keep keys handy.
 MAX_NAME = 4096
 #: What makes a pattern of a name.
@@ -66,3 +68,16 @@ def check_table(owner: str, arguments: object) -> Mapping[str, Any]:
         kind = type(arguments).__name__
         raise InvalidArgument(f"'arguments' of {owner} is {arguments!r} of type {kind}; allowed is a dict of names and values")
     return arguments
+
+
+def check_group(headers: Mapping[str, Any], properties: Mapping[str, Any]) -> None:
+    """Check what names a message's group.
+
+    Raises:
+        InvalidArgument: it is neither a text nor a whole number, so that the message would be of no group.
+    """
+    for named in (headers.get(GROUP), properties.get(GROUP)):
+        if named is not None and (isinstance(named, bool) or not isinstance(named, str | int) or named == ""):
+            raise InvalidArgument(
+                f"{GROUP!r} of a message is {named!r:.100}; allowed is a text that is not empty, or a whole number"
+            )

@@ -32,7 +32,19 @@ _RULE_FIELDS = {
 }
 
 #: All fields of the record that `rules` gives, and their limits.
-RULE_FIELDS = (*_RULE_FIELDS, "dlx", "retry", "sac", "rate", "burst", "filtered", "restricted", "limited", "waiting_publishers")
+RULE_FIELDS = (
+    *_RULE_FIELDS,
+    "dlx",
+    "retry",
+    "groups",
+    "sac",
+    "rate",
+    "burst",
+    "filtered",
+    "restricted",
+    "limited",
+    "waiting_publishers",
+)
 
 #: What a queue with `x-filtered` may not have besides.
 _NOT_FILTERED = ("x-single-active-consumer", "x-max-unacked", "x-rate-limit")
@@ -108,9 +120,44 @@ class QueueArguments:
         beside = [name for name in _NOT_FILTERED if given.get(name)]
         if self.filtered and beside:
             yield "x-filtered", f"beside {beside[0]!r}; allowed without it: a consumer could hold what it does not take"
+        yield from self._contradictions_of_groups()
         if self.event_log and self.transient:
             problem = "beside exclusive, auto_delete or x-expires; allowed only in a lasting queue, because its events outlive it"
             yield "x-event-log", problem
+
+    def _contradictions_of_groups(self) -> Iterator[tuple[str, str]]:
+        given = self.arguments
+        if given.get("x-group-order") == "strict" and "x-group-concurrency" not in given:
+            yield "x-group-order", "without 'x-group-concurrency'; allowed only beside it: nothing else keeps messages in order"
+        asked = next((name for name in ("x-group-concurrency", "x-fair") if given.get(name)), None)
+        if asked is None:
+            return
+        if self.transient:
+            yield asked, "beside exclusive, auto_delete or x-expires; allowed only in a lasting queue"
+        if self.filtered:
+            yield asked, "beside 'x-filtered'; allowed without it: consumers that choose would pass a group's next message"
+        if given.get("x-overflow", "drop-head") == "drop-head" and given.keys() & {
+            "x-max-length",
+            "x-max-length-bytes",
+            "x-max-pending",
+        }:
+            problem = (
+                "beside a limit with 'x-overflow' 'drop-head'; allowed are 'reject-publish', 'reject-publish-dlx' and 'block'"
+            )
+            yield asked, problem
+
+    @property
+    def group_concurrency(self) -> int | None:
+        """`x-group-concurrency`: how many messages of a group may be ready or in work at once; None: no limit."""
+        return self._whole("x-group-concurrency")
+
+    @property
+    def groups(self) -> str | None:
+        """What scripts read of `x-group-concurrency`, `x-fair` and `x-group-order`; None: the queue has no message groups."""
+        concurrency, fair = self.group_concurrency, self.arguments.get("x-fair") is True
+        if concurrency is None and not fair:
+            return None
+        return f"{concurrency or '-'} {1 if fair else '-'} {self._text('x-group-order') or 'step-aside'}"
 
     @property
     def transient(self) -> bool:
@@ -181,6 +228,8 @@ class QueueArguments:
             rules.append(("dlx", 1))
         if self.retry_policy is not None:
             rules.append(("retry", self.retry_policy.record))
+        if self.groups is not None:
+            rules.append(("groups", self.groups))
         rules += self._consumer_rules()
         return rules
 

@@ -133,7 +133,7 @@ class UnackedMessage(Unacked):
     @property
     def is_logged(self) -> bool:
         """Whether its events are written: decided when it was published."""
-        return self.tag[TAG_FLAG] in {"-", "="}
+        return self.tag[TAG_FLAG] in {"-", "=", "_", "+"}
 
     def is_certain(self, within_s: float) -> bool:
         """Return whether the claim is ours: confirmed by the server in the last `within_s` seconds, and not lost since."""

@@ -43,7 +43,7 @@ class KnownQueue:
         """Look at the arguments once, and not for each message."""
         arguments = self.arguments
         heeded = {"x-message-ttl", "x-priority-ageing"} & arguments.arguments.keys()
-        self.ordinary = not (arguments.transient or heeded or Limits.of(arguments).encode())
+        self.ordinary = not (arguments.transient or heeded or arguments.groups or Limits.of(arguments).encode())
 
 
 class KnownQueues:

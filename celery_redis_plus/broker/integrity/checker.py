@@ -92,6 +92,7 @@ class Checker:
         for name in names:
             if name in readable:
                 yield from self._check_members(name)
+                yield from self._check_groups(name)
 
     def _check_lists(self, found: KeyspaceScan, only: str | None) -> Iterator[Violation]:
         """Believe only what is so twice; it may have been on its way."""
@@ -108,7 +109,7 @@ class Checker:
 
     def _check_queue(self, name: str) -> Iterator[Violation]:
         keys = self._keys.queue(name)
-        sets = (keys.delayed, keys.index, keys.expiry, keys.dlx_outbox, keys.dead, keys.trash)
+        sets = (keys.delayed, keys.index, keys.expiry, keys.dlx_outbox, keys.dead, keys.trash, keys.held, keys.groups)
         own = (keys.meta, keys.wakeup, keys.schedule_wakeup, keys.ready, keys.consumers, *sets)
         reply = self._commands.call(script("check_queue"), (*own, *keys.living[1:]), int(self._repair), UNSWEPT_MS)
         for number, rule, detail in _threes(reply):
@@ -139,7 +140,7 @@ class Checker:
     def _check_members(self, name: str) -> Iterator[Violation]:
         """Look at the tags without a message behind them: those with one were seen among the messages."""
         keys = self._keys.queue(name)
-        for place in (keys.ready, keys.delayed, keys.index, keys.dlx_outbox, keys.dead):
+        for place in (keys.ready, keys.delayed, keys.index, keys.dlx_outbox, keys.dead, keys.held):
             cursor = b"0"
             while True:
                 cursor, flat = self._commands.command("ZSCAN", place, cursor, "COUNT", self._batch)
@@ -149,6 +150,16 @@ class Checker:
                 yield from self._check_messages(name, missing)
                 if cursor == b"0":
                     break
+
+    def _check_groups(self, name: str) -> Iterator[Violation]:
+        meta, behind = self._keys.queue(name).meta, b""
+        while True:
+            reply = self._commands.call(script("check_groups"), [meta], int(self._repair), behind, self._batch)
+            for tag, rule, detail in _threes(reply[1:]):
+                yield self._violation(rule, name, tag or detail, detail)
+            behind = reply[0]
+            if not behind:
+                return
 
     def _check_messages(self, name: str, tags: Iterable[bytes]) -> Iterator[Violation]:
         tags = list(tags)

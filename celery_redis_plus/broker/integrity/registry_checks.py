@@ -37,7 +37,7 @@ MAX_EXPIRY_MS = 900_000
 COMMANDS_A_WRITE = 500
 BINDINGS_VERSION = b"version"
 #: Characters before the queue's id in a tag (`lua/include/tag_flags.lua`).
-TAG_FLAGS = {b".", b"~", b"-", b"="}
+TAG_FLAGS = {b".", b"~", b"-", b"=", b",", b"@", b"_", b"+"}
 LASTING = float("inf")
 
 
@@ -144,7 +144,7 @@ class RegistryChecks:
     def _remains(self, name: str, tags: list[bytes]) -> tuple[bool, bool]:
         """Return whether a queue without a record has keys that stay, and whether it has messages that do."""
         keys = self._keys.queue(name)
-        sets = [keys.ready, keys.delayed, keys.index, keys.dlx_outbox, keys.dead]
+        sets = [keys.ready, keys.delayed, keys.index, keys.dlx_outbox, keys.dead, keys.held]
         others = [keys.wakeup, keys.schedule_wakeup, keys.trash, keys.expiry]
         left = self._commands.ask([("PTTL", key) for key in (*sets, *others)])
         stay = [ttl_ms == -1 for ttl_ms in left]

@@ -38,6 +38,12 @@ RULES: dict[str, Rule] = {
     "expires": Rule("a key of a lasting queue would expire", "the expiry is removed"),
     "never-expires": Rule("a key that should vanish by itself has no expiry", "it gets its expiry"),
     "no-expiry": Rule("a ready message has a TTL, and the list of expiries does not know it", "it is listed"),
+    "not-in-group": Rule(
+        "a message is ready, held or in work, and its group does not count it: too many of the group would be in work",
+        "it is counted",
+    ),
+    "group-member-without-message": Rule("a group counts a message that is not there, and others wait for it", "it is forgotten"),
+    "group-with-room": Rule("a message is held, though its group has room for it", "it is made ready"),
     "no-wakeup": Rule("a queue has ready messages and idle consumers, and nothing will wake them", "one is notified"),
     "never-delivered": Rule(
         "a message is ready in the reserved queue of undelivered messages, which has no consumer",

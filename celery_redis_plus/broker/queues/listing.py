@@ -123,8 +123,7 @@ def read_page(commands: CommandConnection, keys: Keys, wanted: Page) -> tuple[in
     """
     of = keys.queue(wanted.queue)
     ageing = int(commands.command("HGET", of.meta, "ageing") or 0) if wanted.state == "ready" else 0
-    place, most = _place(of, wanted.state), min(wanted.most, LISTING_PAGE)
-    checked, entries = _read_entries(commands, of, place, wanted.first, most, LISTED)
+    checked, entries = _read_entries(commands, of, wanted.state, wanted.first, min(wanted.most, LISTING_PAGE), LISTED)
     return checked, [_message(wanted.queue, wanted.state, ageing, entry) for entry in entries]
 
 
@@ -136,7 +135,7 @@ def read_copies(
     Raises as `list_messages` does.
     """
     of = keys.queue(queue)
-    checked, entries = _read_entries(commands, of, of.ready, first, most, ("claim", "failed", "seen"))
+    checked, entries = _read_entries(commands, of, "ready", first, most, ("claim", "failed", "seen"))
     copies = []
     for tag, _, payload, claims, failed, seen in entries:
         envelope, body = split_payload(payload)
@@ -146,12 +145,23 @@ def read_copies(
     return checked, copies
 
 
+def waiting_page(commands: CommandConnection, keys: Keys, queue: str, first: int, most: int) -> list[str]:
+    """Return the ids of ready messages from rank `first` on, `most` at most; those that their groups hold back come last."""
+    of = keys.queue(queue)
+    found = commands.command("ZRANGE", of.ready, first, first + most - 1)
+    if len(found) < most:
+        behind = max(0, first - commands.command("ZCARD", of.ready))
+        found = [*found, *commands.command("ZRANGE", of.held, behind, behind + most - len(found) - 1)]
+    return [decode_name(tag) for tag in found]
+
+
 def _read_entries(
-    commands: CommandConnection, of: QueueKeys, place: bytes, first: int, most: int, fields: Sequence[str]
+    commands: CommandConnection, of: QueueKeys, state: State, first: int, most: int, fields: Sequence[str]
 ) -> tuple[int, list[list[Any]]]:  # fmt: skip
     """Return how many places from rank `first` on were looked at, and of each message there tag, score, payload and `fields`."""
+    place, *behind = _places(of, state)
     _, checked, *found = commands.call(
-        script("list_messages"), [place, of.message], first, most, LISTING_PAGE_BYTES, *fields
+        script("list_messages"), [place, of.message, *behind], first, most, LISTING_PAGE_BYTES, *fields
     )  # fmt: skip
     width = 3 + len(fields)
     return checked, [found[at : at + width] for at in range(0, len(found), width)]
@@ -175,7 +185,7 @@ def read_headers(
     """
     of = keys.queue(queue)
     for state in states:
-        tags = [tag for tag, _ in scan_tags(commands, _place(of, state))]
+        tags = [tag for place in _places(of, state) for tag, _ in scan_tags(commands, place)]
         for at in range(0, len(tags), LISTING_PAGE):
             page = tags[at : at + LISTING_PAGE]
             payloads = of_our_keys(commands.pipeline([("HGET", of.message + encode_name(tag), "payload") for tag in page]))
@@ -196,7 +206,7 @@ def search_headers(
     of = keys.queue(queue)
     # Envelopes are JSON of ASCII; what stands there otherwise than here is left to the caller to compare.
     wanted = text if text.isascii() and text.isprintable() and not set(text) & set('"\\') else ""
-    places = [place for state in states for place in ((of.dlx_outbox, of.dead) if state == "dead" else (_place(of, state),))]
+    places = [place for state in states for place in ((of.dlx_outbox, of.dead) if state == "dead" else _places(of, state))]
     for place in places:
         reached = b""
         while True:
@@ -229,8 +239,9 @@ def read_small(
     return envelope["headers"], envelope["properties"], body
 
 
-def _place(of: QueueKeys, state: State) -> bytes:
-    return {"ready": of.ready, "delayed": of.delayed, "unacked": of.index, "dead": of.dead}[state]
+def _places(of: QueueKeys, state: State) -> tuple[bytes, ...]:
+    """Return where messages in a state are; those that their groups hold back are ready, behind all others."""
+    return {"ready": (of.ready, of.held), "delayed": (of.delayed,), "unacked": (of.index,), "dead": (of.dead,)}[state]
 
 
 def _message(queue: str, state: State, ageing: int, fields: list[bytes]) -> ListedMessage:

@@ -465,7 +465,9 @@ class Queues:
     def sizes(self, name: str) -> Sizes:
         """Return how many messages the queue has: ready, delayed, unacked."""
         keys = self._keys.queue(name)
-        return Sizes(*self._commands.ask([("ZCARD", keys.ready), ("ZCARD", keys.delayed), ("ZCARD", keys.index)]))
+        places = (keys.ready, keys.delayed, keys.index, keys.held)
+        ready, delayed, unacked, held = self._commands.ask([("ZCARD", place) for place in places])
+        return Sizes(ready + held, delayed, unacked)
 
     def consumer_count(self, name: str) -> int:
         """Return how many consumers the queue has whose processes live."""
@@ -473,9 +475,7 @@ class Queues:
 
     def purge(self, name: str, progress: Callable[[int], object] = lambda _: None) -> int:
         """Remove all waiting messages, ready and delayed; return how many. `progress` is told of each batch that is freed."""
-        keys = self._keys.queue(name)
-        places = [keys.trash, keys.meta, keys.wakeup, keys.expiry, keys.ready, keys.delayed]
-        purged = int(self._commands.call(script("purge"), places))
+        purged = int(self._commands.call(script("purge"), self._keys.queue(name).purge))
         while freed := self.free_page(name):
             progress(freed)
         return purged
@@ -533,8 +533,8 @@ class Queues:
         The queue lives for `life_ms` at least, unless somebody uses it longer.
         """
         keys = self._keys.queue(name)
-        # The trash is not used, and may hold what an earlier, lasting queue has left.
-        others = [key for key in keys.structure() if key not in {keys.meta, keys.trash}]
+        # The trash is not used, and may hold what an earlier, lasting queue has left. A transient queue has no groups.
+        others = [key for key in keys.structure() if key not in {keys.meta, keys.trash, keys.held, keys.groups}]
         extend = script("extend_queue_ttl")
         return int(self._commands.call(extend, [keys.meta, keys.message, *others], page, FREED_A_CALL, life_ms))
 

@@ -23,7 +23,7 @@ def delete_and_die(broker, queue):
 
 def purge_and_die(broker, queue):
     of = broker.keys.queue(queue)
-    return broker.commands.call(script("purge"), [of.trash, of.meta, of.wakeup, of.expiry, of.ready, of.delayed])
+    return broker.commands.call(script("purge"), of.purge)
 
 
 def calls(client):

@@ -129,8 +129,8 @@ def test_a_policy_that_is_wrong_is_refused_whole(operator, arguments, reason, mo
 
 
 def test_reserved_arguments_of_groups_are_refused(channel):
-    with pytest.raises(InvalidArgument, match="'x-group-concurrency' of queue 'q' is not known by this release"):
-        channel.queue_declare("q", durable=True, arguments={"x-group-concurrency": 1})
+    with pytest.raises(InvalidArgument, match="'x-group-window' of queue 'q' is not known by this release"):
+        channel.queue_declare("q", durable=True, arguments={"x-group-window": 1})
 
 
 def test_a_rate_is_in_force_at_once_for_consumers_that_wait_by_the_old_one(connect, operator):

@@ -201,7 +201,8 @@ SCENARIOS: dict[str, list[Scenario]] = {
         Scenario(
             lambda shop: shop.sweep(),
             before=lambda shop: shop.run(
-                "purge", [shop.q.trash, shop.q.meta, shop.q.wakeup, shop.q.expiry, shop.q.ready, shop.q.delayed]
+                "purge",
+                shop.q.purge,
             ),
             ends=bodies("ready1", "ready2", "ready3", "mortal", "later1", "later2"),
         ),
@@ -302,7 +303,8 @@ SCENARIOS: dict[str, list[Scenario]] = {
 #: They touch no message, and nothing that a message needs: counters, wakeups, lists, broadcasts, tracked deliveries.
 NO_MESSAGES = {
     "finish_move", "write_policy",
-    "record_error", "own_queue", "log_failed", "check_consumers", "tombstone_queues", "check_messages", "check_queue",
+    "record_error", "own_queue", "log_failed", "check_consumers", "tombstone_queues", "check_groups", "check_messages",
+    "check_queue",
     "commit_events", "increment_counters", "declare_exchange", "next_queue_id", "add_to_queue_set", "database_id",
     "heartbeat_fanout", "leave_wait_queue", "publish_fanout", "publish_fanout_bounded",
     "remove_expired_subscribers", "suspect_subscribers",
@@ -311,6 +313,19 @@ NO_MESSAGES = {
     # Moves times, in tests of applications only.
     "advance",
 }  # fmt: skip
+#: Arguments of queues with groups; all messages are of one group.
+GROUPS = {
+    "concurrency": {"x-group-concurrency": 3},
+    "strict": {"x-group-concurrency": 3, "x-group-order": "strict"},
+    "fair": {"x-fair": True},
+    "both": {"x-fair": True, "x-group-concurrency": 3},
+}
+#: Scripts that deal with the messages of one queue, and so with their groups.
+OF_GROUPS = (
+    *("ack", "reject", "requeue", "release", "release_session", "recover_sessions", "claim", "claim_restricted", "publish"),
+    *("publish_bounded", "sweep", "cancel", "dead_letter_one", "reschedule", "move_message", "move_dead_letter", "purge"),
+    *("delete", "leave_shard", "enter_shard", "give_to_kombu"),
+)
 CASES = [(name, number) for name, scenarios in SCENARIOS.items() for number in range(len(scenarios))]
 
 
@@ -332,12 +347,24 @@ def attempt(shop: Workshop, name: str, scenario: Scenario, at: int) -> bool:
 
 @pytest.mark.parametrize(("name", "number"), CASES)
 def test_a_script_that_fails_at_any_write_strands_and_doubles_nothing(shop, name, number):
+    fails_at_each_write(shop, name, number, {})
+
+
+@pytest.mark.parametrize("kind", GROUPS)
+@pytest.mark.parametrize(("name", "number"), [case for case in CASES if case[0] in OF_GROUPS])
+def test_a_script_that_fails_at_any_write_leaves_the_groups_in_order(shop, name, number, kind):
+    if "drop-head" in SCENARIOS[name][number].arguments.values():
+        pytest.skip("refused for a queue with groups")
+    fails_at_each_write(shop, name, number, GROUPS[kind])
+
+
+def fails_at_each_write(shop, name, number, of_groups):
     scenario = SCENARIOS[name][number]
     at, failed = 0, True
     while failed:
         at += 1
         one = shop()
-        one.fill(**scenario.arguments)
+        one.fill(**scenario.arguments, **of_groups)
         scenario.before(one)
         before = {body for body, count in one.found().items() if count} | scenario.ends
         gone = scenario.ends | scenario.moves
@@ -345,6 +372,7 @@ def test_a_script_that_fails_at_any_write_strands_and_doubles_nothing(shop, name
         one.recover()
         found = one.found()
         where = f"{name}[{number}], failing at write {at}"
+        assert one.run("check_groups", [one.q.meta], 0, "", 100) == [b""], where
         wrong = violations(one.client, one.keys)
         assert [text for text in wrong if not (scenario.staged and "has a TTL" in text)] == [], where
         assert [body for body in before - gone if found[body] != 1] == [], where

@@ -111,6 +111,8 @@ class Workshop:
         self.pausing = Pausing(self.commands, self.keys)
         limits = SweepLimits(VISIBILITY_S, 5, DEAD_MAX, 1e6)
         self.sweeper = Sweeper(self.commands, self.keys, QueueCrowds(), name="s", limits=limits, forward=self.forward)
+        #: Of all that is published.
+        self.envelope = b"{}"
         self.numbers = itertools.count(1)
         #: The claims of the message(s) that are held.
         self.held: list[Claimed] = []
@@ -119,6 +121,8 @@ class Workshop:
         """Put two messages into each place of `q`."""
         self.declare("q", **arguments)
         self.declare("d")
+        if arguments.keys() & {"x-group-concurrency", "x-fair"}:
+            self.envelope = b'{"headers":{"x-message-group":"g"}}'
         self.publish(b"dead1", b"dead2")
         self.acknowledger.settle(self.holding(self.claim()), Settlement.REJECT)
         self.publish(b"held1", b"held2")
@@ -136,14 +140,15 @@ class Workshop:
             eta, life = properties.get("eta", 0), properties.get("life", "")
             limits = self.client.hget(self.q.meta, "limited")
             if limits is None:
-                message = Outgoing(b"{}", body, 255, eta, life)
+                message = Outgoing(self.envelope, body, 255, eta, life)
                 if properties.get("ordinary"):
                     message.queue_id, message.ordinary = self.queues.known(queue).id, True
                 self.publisher.to_queue(queue, message, PublishAttempt())
             else:
                 keys = [*self.q.state_keys, self.q.waiting_publishers, *self.q.living, self.q.producer + b"p"]
                 number = next(self.numbers)
-                self.run("publish_bounded", keys, b"{}\n" + body, 255, eta, number, 0, 900_000, life, limits, "0 0 me ", "")
+                payload = self.envelope + b"\n" + body
+                self.run("publish_bounded", keys, payload, 255, eta, number, 0, 900_000, life, limits, "0 0 me ", "")
 
     def claim(self, *queues: str, credit: int = 100) -> list[Claimed]:
         return self.claim_commands.claim(queues or ("q",), credit, share=False).messages
@@ -159,8 +164,10 @@ class Workshop:
         return self.commands.call_packed(script(name), pack_call(script(name).sha, keys, arguments))
 
     def tag(self, place: str, number: int = 0) -> str:
-        tags: list[bytes] = self.client.zrange(getattr(self.q, place), number, number)
-        return tags[0].decode()
+        tags: list[bytes] = self.client.zrange(getattr(self.q, place), 0, -1)
+        if place == "ready":
+            tags += self.client.zrange(self.q.held, 0, -1)
+        return tags[number].decode()
 
     def forward(self, queue: str) -> None:
         for letter in self.dead.awaiting_dlx(queue):
