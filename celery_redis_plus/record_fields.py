@@ -16,6 +16,7 @@ MESSAGE_FIELDS = {
     "begun": "Number of the claim whose task has begun.",
     "unbegun": "How often it was lost with a consumer that had not begun it.",
     "seen": "1: a consumer has seen it, so it is redelivered next time.",
+    "retried": "1: the retry of its task was published, and only its ack is missing: it is acked when it comes again.",
     "expires": "When it expires, ms since the epoch.",
     "task_expiry": "Of a Celery task: `ahead` while `expires` is its own, `over` since then: a worker revokes it.",
     "ttl_ms": "Its time to live from the moment at which it becomes ready, ms.",

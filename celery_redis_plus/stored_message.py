@@ -75,6 +75,8 @@ class Claimed:
     body: bytes | None
     #: It is a Celery task that has expired, by the server's clock: its worker revokes it.
     expired: bool = False
+    #: It is a Celery task whose retry was published: it is over, and only its ack is missing.
+    retried: bool = False
 
 
 class UnreadableMessageError(Exception):

@@ -11,7 +11,8 @@
 -- have ready messages, and with a minus sign those that only `claim_restricted` may take from; where acked messages of queues
 -- stand elsewhere than in the index, follows '|' and the numbers of these queues: `ack` has to remove them; for each queue that
 -- cannot be claimed from follows '!', its number, and why: a key of another type, or a field that is no number, is its own matter.
--- A header is 'queue-number tag claim failures seen', and behind that 'expired' of a Celery task that the worker has to revoke.
+-- A header is 'queue-number tag claim failures seen', and behind that 'retried' of a task whose retry was published before its
+-- worker died, and 'expired' of a Celery task that the worker has to revoke.
 -- Queues that the call did not come to are listed first.
 -- Bound: 500 ready entries over all queues, taken or passed (they expired, or their hash is gone); the caller goes on with `more`.
 -- @include claim_messages

@@ -77,5 +77,5 @@ local tag = enqueue(KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], record
 remember_number(KEYS[8], ARGV[4], ARGV[5] == '1', ARGV[6])
 -- What a transient queue leaves goes with it.
 if record[13] and tonumber(record[13]) < tonumber(ARGV[6]) then redis.call('PEXPIRE', KEYS[8], record[13]) end
-if ARGV[9] then remember_duplicate(ARGV[9], tag) end
+if ARGV[9] then remember_duplicate(ARGV[9], tag, KEYS[4]) end
 return tag

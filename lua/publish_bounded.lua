@@ -133,7 +133,7 @@ local function put()
   remember_number(producer, ARGV[4], retry, window)
   -- What a transient queue leaves goes with it.
   if record[14] and tonumber(record[14]) < tonumber(window) then redis.call('PEXPIRE', producer, record[14]) end
-  if ARGV[11] then remember_duplicate(ARGV[11], tag) end
+  if ARGV[11] then remember_duplicate(ARGV[11], tag, queue.message) end
   return tag
 end
 

@@ -16,7 +16,7 @@ from typing import Any
 from celery import current_app
 from celery.exceptions import Ignore, Reject, Retry, TaskPredicate
 
-from celery_redis_plus.broker.arguments.deduplication import ID, LONGEST_TTL_MS, SCOPE, SNOOZES, TTL, UNTIL_STARTED
+from celery_redis_plus.broker.arguments.deduplication import ID, LONGEST_TTL_MS, RETRY_OF, SCOPE, SNOOZES, TTL, UNTIL_STARTED
 from celery_redis_plus.broker.arguments.eta import MAX_DELAY_MS
 from celery_redis_plus.broker.arguments.retry_policy import RetryPolicy
 from celery_redis_plus.broker.consumers.last_error import failure_by
@@ -167,12 +167,15 @@ def _sent_again(
 ) -> TaskPredicate:
     """Publish a task's message for its next try, once, and return the Retry that the task has to raise.
 
-    A worker that dies behind the publish, before its ack, has the task run again: that run's retry is a duplicate of this one.
-    Where it cannot be published, the message goes back: Reject with requeue.
+    Where a worker dies behind the publish, before its ack, the message that was retried comes again, and is acked. A worker that
+    was only taken for dead sends the retry once more, and that is refused as a duplicate. Where it cannot be published, the
+    message goes back: Reject with requeue.
     """
     request = task.request
     headers = {**_headers(task), **more}
     tag = ((request.properties or {}).get(TASK_FENCE) or "").partition(" ")[0]
+    if tag:
+        headers[RETRY_OF] = tag
     if tag and (ID not in headers or headers.get(SCOPE) == UNTIL_STARTED):
         ttl = min(REMEMBERED_MS + round(delay_s * 1000), LONGEST_TTL_MS)
         headers |= {ID: f"retry of {tag}", SCOPE: "until-acked", TTL: ttl}

@@ -82,11 +82,11 @@ local function claim_messages(q, count, ready, index, message, meta, expiry, del
         redis.call('ZADD', delayed, text(now), tag)
         to_sweep = true
       elseif fields[1] then
-        local claim, failed, seen = '1', '0', '0'
+        local claim, failed, seen, retried = '1', '0', '0', false
         -- Only a message that was claimed before can have failed, or been seen.
         if fields[2] then
-          local past = redis.call('HMGET', hash, 'failed', 'seen')
-          failed, seen = past[1] or '0', past[2] or '0'
+          local past = redis.call('HMGET', hash, 'failed', 'seen', 'retried')
+          failed, seen, retried = past[1] or '0', past[2] or '0', past[3]
           local numbers = fields[2] .. ' ' .. failed .. ' ' .. seen
           claim = #numbers <= LONGEST_NUMBERS and string.find(numbers, '^%-?%d+ %-?%d+ %-?%d+$') and text(fields[2] + 1)
         end
@@ -99,7 +99,7 @@ local function claim_messages(q, count, ready, index, message, meta, expiry, del
           claimed[#claimed + 1] = tag
           taken = taken + 1
           bytes = bytes - #fields[1]
-          local header = q .. ' ' .. tag .. ' ' .. claim .. ' ' .. failed .. ' ' .. seen
+          local header = q .. ' ' .. tag .. ' ' .. claim .. ' ' .. failed .. ' ' .. seen .. (retried and ' retried' or '')
           if overdue or task_expiry == 'over' then
             if overdue then mark_expired(meta, hash, now) end
             expired_tasks = expired_tasks + 1

@@ -2,11 +2,12 @@
 -- A message with an `x-deduplication-id`, as `broker/arguments/deduplication.py` writes it: scope, how long the key lives (ms), task id, key. The key
 -- holds the tag of the message that stands for the id, of a retry '/' and its number, the task's id, and, of one that was moved, the
 -- prefix of the messages of the queue that it is in. Whether it still stands is looked up when the next one comes, so nothing has to be
--- taken back where messages end. The scope of a retry is 'renew/' and its number.
+-- taken back where messages end. The scope of a retry is 'renew/' and its number, and behind another '/' the tag of the message that it
+-- follows: that one is noted as retried, for the case that its worker dies before the ack.
 
 -- @include message
 
-local STANDING, RETRY = '^([^/ ]+)/?(%d*) (%S+) ?(.*)$', '^renew/(%d+)$'
+local STANDING, RETRY = '^([^/ ]+)/?(%d*) (%S+) ?(.*)$', '^renew/(%d+)/?(%S*)$'
 
 local function parts_of(dedup)
   return string.match(dedup, '^(%S+) (%d+) (%S+) (.*)$')
@@ -19,7 +20,7 @@ local function duplicate_of(dedup, message)
   if not value then return false end
   local tag, number, task, moved_to = string.match(value, STANDING)
   local duplicate = tag .. ' ' .. task
-  local retry = tonumber(string.match(scope, RETRY))
+  local retry = tonumber((string.match(scope, RETRY)))
   -- Another run of this task, of a worker that was taken for dead, has sent the retry before.
   if retry then return task == own_task and (tonumber(number) or 0) >= retry and duplicate end
   if scope == 'ttl' then return duplicate end
@@ -28,10 +29,11 @@ local function duplicate_of(dedup, message)
   return duplicate
 end
 
-local function remember_duplicate(dedup, tag)
+local function remember_duplicate(dedup, tag, message)
   local scope, ttl, task, key = parts_of(dedup)
-  local retry = string.match(scope, RETRY)
+  local retry, of = string.match(scope, RETRY)
   redis.call('SET', key, tag .. (retry and '/' .. retry or '') .. ' ' .. task, 'PX', ttl)
+  if retry and of ~= '' and fields_of(message .. of, 'payload')[1] then redis.call('HSET', message .. of, 'retried', 1) end
 end
 
 -- Lets a message that stands for its id go on doing so where it was, and for the rest of the time where it has gone, unless another

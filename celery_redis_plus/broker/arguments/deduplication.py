@@ -21,6 +21,8 @@ UNTIL_STARTED = "until-started"
 SCOPES = ("ttl", "until-claimed", UNTIL_STARTED, "until-acked")
 #: How often a task was put off (`integration/retries.py:snooze`).
 SNOOZES = "x-snoozes"
+#: The tag of the message that a retry follows.
+RETRY_OF = "x-retry-of"
 #: In place of the task id of a message that is not a task; `quote` never returns this text.
 NO_TASK = "*"
 #: Milliseconds: a day; for the other scopes, which end earlier, the longest that the server remembers an id.
@@ -57,6 +59,9 @@ def deduplication_of(headers: Mapping[str, Any], keys: QueueKeys) -> bytes | Non
         if scope == UNTIL_STARTED:
             return None
         scope = f"renew/{number}"
+        of = headers.get(RETRY_OF)
+        if isinstance(of, str) and of and " " not in of:
+            scope += f"/{of}"
     elif scope == UNTIL_STARTED:
         scope = "until-claimed"
     task = headers.get("id")

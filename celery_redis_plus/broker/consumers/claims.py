@@ -34,6 +34,8 @@ MAX_CLAIMED = 500
 MAX_CLAIMED_BYTES = 1_000_000
 #: Ends the header of a Celery task that has expired.
 EXPIRED = b" expired"
+#: Ends, before that, the header of one whose retry was published.
+RETRIED = b" retried"
 #: Most queues a claim looks at; hot ones come first (100 queues in one call cost 10 ms when all are cold).
 MAX_QUEUES = 20
 
@@ -335,8 +337,10 @@ def claimed_messages(reply: Sequence[bytes], names: Sequence[str]) -> list[Claim
     for at in range(1, len(reply), 2):
         number, _, header = reply[at].partition(b" ")
         expired = header.endswith(EXPIRED)
+        header = header.removesuffix(EXPIRED)
+        retried = header.endswith(RETRIED)
         # A tag that is not ours may have spaces.
-        tag, claim, failures, seen = header.removesuffix(EXPIRED).rsplit(b" ", 3)
+        tag, claim, failures, seen = header.removesuffix(RETRIED).rsplit(b" ", 3)
         envelope, body = split_payload(reply[at + 1])
         messages.append(
             Claimed(
@@ -348,6 +352,7 @@ def claimed_messages(reply: Sequence[bytes], names: Sequence[str]) -> list[Claim
                 envelope=envelope,
                 body=body,
                 expired=expired,
+                retried=retried,
             )
         )
     return messages

@@ -218,7 +218,7 @@ class UnackedMessages:
             for message in messages:
                 self.redelivered += message.redelivered
                 known = self._unacked.get(message.tag)
-                if known is None and message.tag in self._finished:
+                if known is None and (message.retried or message.tag in self._finished):
                     self._ack_again(message, session)
                 elif known is None or known.given_back:
                     unacked = UnackedMessage(message.tag, message.queue, message.claim, session, message, confirmed_at=asked_at)
@@ -238,13 +238,19 @@ class UnackedMessages:
         return fresh
 
     def _ack_again(self, message: Claimed, session: str) -> None:
-        """Settle a message that this process has acked: the server has lost the ack."""
-        logger.warning(
-            "message %s of queue %r came again after its ack, which the server has lost (a failover, or a restored state): it is "
-            "acked again, and does not run again here",
-            message.tag, message.queue, extra={"tag": message.tag, "queue": message.queue},
-        )  # fmt: skip
+        """Settle a message that is done, and whose ack the server does not have: lost, or never sent by a worker that died."""
+        about = {"tag": message.tag, "queue": message.queue}
+        if message.retried:
+            logger.info("message %s of queue %r came again after its retry: it is acked", message.tag, message.queue, extra=about)
+        else:
+            logger.warning(
+                "message %s of queue %r came again after its ack, which the server has lost (a failover, or a restored state): "
+                "it is acked again, and does not run again here",
+                message.tag, message.queue, extra=about,
+            )  # fmt: skip
         unacked = self._unacked[message.tag] = UnackedMessage(message.tag, message.queue, message.claim, session)
+        if message.retried:
+            unacked.note_outcome("retry")
         self.defer(unacked, Settlement.ACK)
 
     def _leave_to_others(self, known: UnackedMessage, message: Claimed, session: str) -> None:
