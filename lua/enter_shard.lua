@@ -1,4 +1,4 @@
-#!lua
+#!lua flags=allow-oom
 -- Stores messages that come with their queue from another shard, once each, however often it is called: each at the place, with the
 -- tag and with all that is known of it there.
 -- KEYS  1 queue (zset)  2 delayed (zset)  3 messages_index (zset, read)  4 message (prefix of a hash)  5 wakeup (zset)
@@ -7,7 +7,7 @@
 -- ARGV  1 until when it may run (ms since the epoch)  2 for how long the ids of finished moves are kept (ms), then for each message:
 --       id of its move, tag, the set that it was in, its score there, how many texts follow, its fields and values
 -- Returns how many were stored now; 'NOQUEUE' where the queue has no record, 'LATE' where it is too late: nothing has changed.
--- No allow-oom: a full server refuses it before it writes anything.
+-- allow-oom: a full server has to take what was taken out of the old shard; else consumers would get nothing, and nothing would free memory.
 -- Bound: the messages that are given.
 -- @include now
 -- @include state_keys

@@ -15,11 +15,13 @@ from celery_redis_plus.scripts import script
 from celery_redis_plus.shards.dead_letters import KEPT_MS, STORE_WITHIN_MS
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from celery_redis_plus.broker.exchanges.bindings import Bindings
     from celery_redis_plus.broker.exchanges.declared_topology import DeclaredTopology
     from celery_redis_plus.broker.queues.queues import Queues
     from celery_redis_plus.connection.command_connection import CommandConnection
-    from celery_redis_plus.keys import Keys
+    from celery_redis_plus.keys import FanoutKeys, Keys
 
 #: Messages, and bytes, of one page: some 2 ms of a server's time.
 PAGE: Final = 100
@@ -37,6 +39,8 @@ class Place:
     bindings: Bindings
     #: What the declarations here go by.
     knowledge: DeclaredTopology
+    #: Spells the keys of a fanout exchange.
+    fanout: Callable[[str], FanoutKeys]
 
 
 @dataclass(slots=True)
@@ -95,18 +99,14 @@ class QueueMove:
 
         Consumers go on with what is here.
         """
-        meta = self.source.keys.queue(self.name).meta
-        # The first claim of a queue without an id would remove its record.
-        self.source.commands.ask([("HSETNX", meta, "delivered", 1), ("HDEL", meta, "id")])
-        self.note_swept()
+        self._close(1)
 
     def note_swept(self) -> None:
-        """Note that the old place is swept now: `lua/sweep.lua` notes it only in the record of a queue that has an id.
+        """Note that the old place is swept now (`lua/close_place.lua`)."""
+        self._close(0)
 
-        Without a note it would take each pass for the first one after an outage, and recover nothing.
-        """
-        source = self.source
-        source.commands.command("HSET", source.keys.queue(self.name).meta, "swept", server_ms(source.commands))
+    def _close(self, closes: int) -> None:
+        self.source.commands.call(script("close_place"), [self.source.keys.queue(self.name).meta], closes)
 
     def left(self) -> tuple[int, int]:
         """Return how many messages are here that no consumer has, and how many consumers have."""
