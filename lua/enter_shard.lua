@@ -51,7 +51,8 @@ while ARGV[at] do
   at = at + 5 + count
 end
 if stored > 0 then redis.call('PERSIST', moved_in) end
-if waiting > 0 then redis.call('HINCRBY', queue.meta, 'published', waiting) end
+-- Also where all are stored: the caller's WAIT, which may be a second one, waits for replicas to have what is written here.
+redis.call('HINCRBY', queue.meta, 'published', waiting)
 -- No consumer may take them now (paused, limits): who lifts that notifies.
 if ready and not record[8] then redis.call('ZADD', record[7] or queue.wakeup, 0, 'work') end
 return stored

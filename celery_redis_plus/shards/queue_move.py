@@ -13,6 +13,7 @@ from celery_redis_plus.connection.server_time import server_ms
 from celery_redis_plus.keys import encode_name
 from celery_redis_plus.scripts import script
 from celery_redis_plus.shards.dead_letters import KEPT_MS, STORE_WITHIN_MS
+from celery_redis_plus.shards.replicated import call_replicated
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,7 +56,8 @@ class QueueMove:
         """Move a page of messages; return how many it had, 0 where none is left that no consumer has.
 
         Raises:
-            TimeoutError: it took so long that another call may have moved them meanwhile; the next page begins with them.
+            TimeoutError: it took so long that another call may have moved them meanwhile, or fewer replicas than `wait_replicas`
+                have them in the new shard; the next page begins with them.
             QueueNotFound: the queue was deleted in its new shard.
             redis.exceptions.RedisError: as `CommandConnection.call`.
         """
@@ -85,12 +87,12 @@ class QueueMove:
         return len(messages)
 
     def _store(self, keys: list[bytes], deadline_ms: int, arguments: list[Any]) -> None:
-        call = (script("enter_shard"), keys, deadline_ms, KEPT_MS, *arguments)
-        reply = self.target.commands.call(*call)
+        call = (self.target.commands, script("enter_shard"), keys, deadline_ms, KEPT_MS, *arguments)
+        reply = call_replicated(*call)
         if reply == b"NOQUEUE":
             # Somebody has deleted it there: its messages are not lost with that.
             self.target.queues.restore(self.name)
-            reply = self.target.commands.call(*call)
+            reply = call_replicated(*call)
         if reply == b"LATE":
             raise TimeoutError(f"a page of queue {self.name!r} took too long; it is moved again")
 

@@ -36,6 +36,7 @@ from celery_redis_plus.shards.queue_move import Place, QueueMove
 from celery_redis_plus.shards.raise_hold import RaiseHold
 from celery_redis_plus.shards.raise_topology import PAUSED, RaiseTopology
 from celery_redis_plus.shards.raise_undo import clear_shard, remove_shard
+from celery_redis_plus.shards.replicated import reply_timeout
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -122,7 +123,7 @@ class ShardsRaise:
         return places[prefix]
 
     def _place(self, stack: ExitStack, options: Options, number: int, shards: int) -> Place:
-        commands = CommandConnection(Connector(self._address, options), "operator", timeout=options.socket_timeout)
+        commands = CommandConnection(Connector(self._address, options), "operator", timeout=reply_timeout(options))
         stack.callback(commands.close)
         keys = Keys(commands.connector.options.global_keyprefix)
         knowledge = DeclaredTopology(shards)
