@@ -11,6 +11,7 @@ redis.call('HSET', KEYS[1], 'swept', text(now_ms()))
 if ARGV[1] == '1' then
   -- The first claim of a queue without an id would remove its record.
   redis.call('HSETNX', KEYS[1], 'delivered', 1)
-  redis.call('HDEL', KEYS[1], 'id')
+  redis.call('HDEL', KEYS[1], 'id', 'expires', 'ttl')
+  redis.call('PERSIST', KEYS[1])
 end
 return 1

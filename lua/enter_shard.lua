@@ -17,6 +17,7 @@ if now > tonumber(ARGV[1]) then return 'LATE' end
 local record = redis.call('HMGET', queue.meta, unpack(RECORD))
 if not record[1] then return 'NOQUEUE' end
 redis.call('ZREMRANGEBYSCORE', moved_in, '-inf', now - ARGV[2])
+local ttl = record[2]
 local stored, waiting, ready, at = 0, 0, false, 3
 while ARGV[at] do
   local id, tag, name, score, count = ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], tonumber(ARGV[at + 4])
@@ -38,9 +39,14 @@ while ARGV[at] do
     if name == 'ready' then
       ready = true
       if expires then redis.call('ZADD', queue.expiry, text(expires), tag) end
+      if expires and ttl then redis.call('PEXPIRE', queue.expiry, ttl) end
+    end
+    if ttl then
+      redis.call('PEXPIRE', hash, ttl)
+      redis.call('PEXPIRE', queue[name], ttl)
     end
     if name == 'delayed' then expires = tonumber(score) end
-    if expires then notify_sweeper(queue.schedule_wakeup, false, record[3], expires, now) end
+    if expires then notify_sweeper(queue.schedule_wakeup, ttl, record[3], expires, now) end
     if name == 'ready' or name == 'delayed' then
       waiting = waiting + 1
       if record[5] and is_bounded(tag) and limits_bytes(record[5]) then redis.call('HINCRBY', queue.meta, 'bytes', size_of(hash)) end

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 #: Messages, and bytes, of one page: some 2 ms of a server's time.
 PAGE: Final = 100
 PAGE_BYTES: Final = 1_000_000
+#: Milliseconds for which a queue with `x-expires` lives in its new shard at least, so that its consumers come there in time.
+LIFE_MS: Final = 120_000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -101,7 +103,13 @@ class QueueMove:
 
         Consumers go on with what is here.
         """
+        expires = self.source.commands.command("HEXISTS", self.source.keys.queue(self.name).meta, "expires")
+        if expires:
+            # A janitor would clear away what has no record any more.
+            self.source.queues.enlist(self.name, "")
         self._close(1)
+        if expires:
+            self._persist_source()
 
     def note_swept(self) -> None:
         """Note that the old place is swept now (`lua/close_place.lua`)."""
@@ -109,6 +117,27 @@ class QueueMove:
 
     def _close(self, closes: int) -> None:
         self.source.commands.call(script("close_place"), [self.source.keys.queue(self.name).meta], closes)
+
+    def keep(self) -> None:
+        """Keep a queue with `x-expires` in both shards: no consumer keeps it in the new one yet, nor a closed one in the old."""
+        source, target = self.source, self.target
+        if target.queues.touch_page(self.name, 0, LIFE_MS) >= 0 and target.commands.command(
+            "HEXISTS", target.keys.queue(self.name).meta, "expires"
+        ):
+            source.queues.enlist(self.name, "")
+
+    def _persist_source(self) -> None:
+        """Have nothing of the queue end by itself in its old shard."""
+        here = self.source.keys.queue(self.name)
+        ask = self.source.commands.ask
+        ask([("PERSIST", key) for key in here.structure()])
+        for key in (here.ready, here.delayed, here.index, here.dlx_outbox, here.dead):
+            cursor = b"0"
+            while True:
+                cursor, flat = self.source.commands.command("ZSCAN", key, cursor, "COUNT", PAGE)
+                ask([("PERSIST", here.message + tag) for tag in flat[::2]])
+                if cursor == b"0":
+                    break
 
     def left(self) -> tuple[int, int]:
         """Return how many messages are here that no consumer has, and how many consumers have."""

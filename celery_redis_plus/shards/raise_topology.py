@@ -44,8 +44,22 @@ class RaiseTopology:
         self._ending = [place for place in old if all(place is not other for other in new)]
         #: Bindings to fanout exchanges that are copied.
         self._copied: set[tuple[str, Binding]] = set()
+        #: Queues that go with their clients, by the number of their shard.
+        self._transient: set[tuple[int, str]] = set()
 
     # -- queues -----------------------------------------------------------------------------------------------------------
+
+    def names(self, place: Place) -> list[str]:
+        """Return the queues of a shard that do not end with a client: also those with `x-expires`."""
+        found = place.queues.lasting()
+        for name in place.queues.expiring():
+            if (place.number, name) not in self._transient:
+                declared = place.queues.declared(name)
+                if declared is not None and (declared.auto_delete or declared.exclusive):
+                    self._transient.add((place.number, name))
+                elif declared is not None:
+                    found.append(name)
+        return found
 
     def declare_queue(self, move: QueueMove) -> None:
         """Declare a queue in its new shard, paused there."""
@@ -92,7 +106,7 @@ class RaiseTopology:
     def declare_exchanges(self) -> None:
         """Declare each exchange in its new shards, with the bindings of the queues that go there."""
         for place in self._old:
-            lasting = set(place.queues.lasting())
+            lasting = set(self.names(place))
             for name in place.bindings.names():
                 record = place.bindings.record(name)
                 if record is None:
@@ -113,7 +127,7 @@ class RaiseTopology:
         so those to fanout exchanges, which stay, are copied by the command alone that tells the number, or goes on with it.
         """
         for place in self._old:
-            lasting = set(place.queues.lasting())
+            lasting = set(self.names(place))
             for name in place.bindings.names():
                 record = place.bindings.record(name)
                 if record is not None and record.type == "fanout":

@@ -142,7 +142,7 @@ class ShardsRaise:
         A queue that is bound to a fanout exchange has a record in each shard: its messages are in its own alone.
         """
         for place in self._old:
-            for name in place.queues.lasting():
+            for name in self._topology.names(place):
                 target = self._new[shard_of(name, self.shards)]
                 is_home = shard_of(name, self.before) == place.number
                 if is_home and target is not place and (place.number, name) not in self._moves:
@@ -323,6 +323,7 @@ class ShardsRaise:
         sweeper.run()
         for move in moves:
             move.note_swept()
+            move.keep()
 
     def _resume(self, move: QueueMove) -> None:
         """Let the consumers of a queue begin in its new shard, once none of its messages waits in the old one.

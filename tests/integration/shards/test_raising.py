@@ -316,6 +316,27 @@ def test_durable_subscribers_miss_no_broadcast(connect_shards, connect_more, url
     assert Inbox(connect_more().channel(), *queues).drain(MORE, timeout_s=10) == ["after"] * MORE
 
 
+def test_queues_with_an_expiry_go_along(connect_shards, connect_more, url, redis_client):
+    channel = connect_shards().channel()
+    queues = [kombu.Queue(queue, durable=True, expires=3600) for queue in QUEUES]
+    inbox = Inbox(channel, queues[4], ack=False, prefetch=1)
+    for queue in queues:
+        queue(channel).declare()
+        publish(channel, queue.name, *range(3))
+    inbox.drain(1)
+    kombu.Queue("transient", auto_delete=True)(channel).declare()
+    assert raise_for(url, 2) == 3 * (MORE - 1) - 1
+    source = next(key for key in redis_client.scan_iter(f"*messages_index:{{{QUEUES[4]}}}") if redis_client.zcard(key))
+    message = next(redis_client.scan_iter(source.replace(b"messages_index", b"message") + b":*"))
+    assert redis_client.pttl(source) == redis_client.pttl(message) == -1
+    inbox.messages[0].requeue()
+    assert raised(url) == 1
+    for queue in queues:
+        assert Inbox(connect_more().channel(), queue).drain(3, timeout_s=5) == [0, 1, 2]
+    with admin_of_url(url.replace(f"={SHARDS}", f"={MORE}")) as admin:
+        assert list(admin.checker().run()) == []
+
+
 def test_a_full_server_lets_messages_go(connect_shards, connect_more, url, redis_client, monkeypatch):
     channel = connect_shards().channel()
     declare(channel, *QUEUES)
