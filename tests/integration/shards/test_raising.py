@@ -221,7 +221,15 @@ def test_another_number_waits_until_the_raise_is_done(connect_shards, connect_mo
         with pytest.raises(OptionError, match=f"another command raises the number of shards to {MORE} now"):
             raised(more, 9)
         first.hold.end(done=False)
+    with admin_of_url(more) as admin:
+        found = {(one.rule, one.owner): one.detail for one in admin.checker().run()}
+        assert f"{MORE}` again" in found["raise-not-done", ""]
+        # The others are in shards that only the former number has.
+        astray = [queue for queue in QUEUES if shard_of(queue, SHARDS) == 0 < shard_of(queue, MORE)]
+        assert sorted(owner for rule, owner in found if rule == "other-shard") == astray
     raised(url)
+    with admin_of_url(more) as admin:
+        assert list(admin.checker().run()) == []
     raised(more, 9)
     assert Inbox(connect(shards=9).channel(), *QUEUES).drain(MORE, timeout_s=10) == ["before"] * MORE
 
