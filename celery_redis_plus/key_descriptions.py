@@ -374,6 +374,12 @@ OF_THE_DATABASE = (
         of_empty_queue=True,
     ),
     KeyDescription(
+        _KEYS.shards_raise,
+        "hash",
+        "With `shards raise`, in the first shard: the number that is raised to; which command does it, until when (ms).",
+        "Until the raise is done.",
+    ),
+    KeyDescription(
         _KEYS.always_swept,
         "set",
         "Queues that are swept by any process, because their messages may be due while they have no consumer.",

@@ -290,6 +290,8 @@ class Keys:
         self.queue_ids = self._key("queue_ids")
         #: A random id: a database that was flushed gets another one.
         self.database_id = self._key("database_id")
+        #: A hash: the raise of the number of shards that is not done, and which command holds it.
+        self.shards_raise = self._key("shards_raise")
         #: Queues with work for the sweep even without consumers, and the wake-up for a new one.
         self.always_swept = self._key("always_swept")
         self.sweep_wakeup = self._key("sweep_wakeup")

@@ -245,10 +245,22 @@ OPERATIONS = {
         Operation(
             "change the shard",
             "Move a queue whose shard is another one since their number was raised, each message with its place.",
-            ("shards/queue_move.py:QueueMove.page",),
-            ("leave_shard", "enter_shard"),
+            ("shards/queue_move.py:QueueMove.page", "shards/queue_move.py:QueueMove.close_source"),
+            ("close_place", "leave_shard", "enter_shard"),
             "ready, delayed, dead → the same in another shard",
-            f"{NO_QUEUE}, `LATE`; a full server refuses the second step",
+            f"{NO_QUEUE}, `LATE`",
+        ),
+        Operation(
+            "hold the raise of the number of shards",
+            "Let one command at a time raise the number, and change the mark only as it was read.",
+            (
+                "shards/raise_hold.py:RaiseHold.begin",
+                "shards/raise_hold.py:RaiseHold.renew",
+                "shards/raise_hold.py:RaiseHold.end",
+            ),
+            ("hold_raise", "release_raise"),
+            NO_STATE,
+            "`busy`, `other`, `moved`",
         ),
         Operation(
             "keep and end transient queues",

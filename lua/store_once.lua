@@ -17,6 +17,8 @@ record.description = ARGV[6]
 redis.call('ZREMRANGEBYSCORE', KEYS[8], '-inf', now - tonumber(ARGV[7]))
 if redis.call('ZSCORE', KEYS[8], ARGV[1]) then
   if KEYS[9] then redis.call('UNLINK', KEYS[9]) end
+  -- The caller's WAIT, which may be a second one, waits for replicas to have what is written here.
+  redis.call('HINCRBY', KEYS[1], 'published', 0)
   return 0
 end
 -- Stored first: a script that fails between the two leaves the message twice, and loses none.

@@ -6,7 +6,7 @@ import functools
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import partial
 from heapq import merge
 from operator import attrgetter
@@ -20,9 +20,9 @@ from celery_redis_plus.admin.definition_admin import Comparison
 from celery_redis_plus.admin.definitions import Definitions
 from celery_redis_plus.admin.diagnosis.finding import Finding
 from celery_redis_plus.admin.policy_admin import policy_shown
+from celery_redis_plus.admin.shard_check import ShardChecker
 from celery_redis_plus.broker.dead_letters.store import replay_of
 from celery_redis_plus.broker.dead_letters.unroutable import UNDELIVERED
-from celery_redis_plus.broker.integrity import Account
 from celery_redis_plus.broker.queue_failures import KeyFailures
 from celery_redis_plus.broker.queues.message_search import MessageSearch
 from celery_redis_plus.connection.broker_at import ShardPlace, brokers_at
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from celery_redis_plus.broker.consumers.registry import ConsumerRecord
     from celery_redis_plus.broker.dead_letters.store import DeadLetter, DeadLetters
     from celery_redis_plus.broker.fanout.subscriber_registry import Subscriber
-    from celery_redis_plus.broker.integrity import Violation
     from celery_redis_plus.broker.integrity.checker import Checker
     from celery_redis_plus.broker.queues.audit import Action, Audit, AuditEntry
     from celery_redis_plus.broker.queues.listing import ListedMessage
@@ -387,7 +386,9 @@ class ShardAdmin(BrokerAdmin):
 
     def checker(self, *, repair: bool = False, batch: int = 100) -> Checker:
         """Return what holds the shards against their invariants, one after the other."""
-        return cast("Checker", ShardChecker([shard.checker(repair=repair, batch=batch) for shard in self._shards]))
+        checkers = [shard.checker(repair=repair, batch=batch) for shard in self._shards]
+        places = [neighbour_over(shard.commands, shard.options) for shard in self._shards]
+        return cast("Checker", ShardChecker(checkers, places))
 
     def removals(self) -> list[Removal]:
         """Return what removes all that each shard has stored. Raises ShardUnreachable where one is away."""
@@ -424,24 +425,3 @@ class ShardAudit:
 
 def _part(shard: BrokerAdmin | UnreachableShard, name: str) -> Any:
     return getattr(shard, name) if isinstance(shard, BrokerAdmin) else shard
-
-
-class ShardChecker:
-    """Has the methods of a `Checker`, for all shards."""
-
-    def __init__(self, checkers: Sequence[Checker]) -> None:
-        """Use one of each shard."""
-        self._checkers = checkers
-
-    def run(self, queue: str | None = None) -> Iterator[Violation]:
-        """Yield every violation once. Raises as `Checker.run` does."""
-        if queue is not None:
-            self._checkers = [self._checkers[shard_of(queue, len(self._checkers))]]
-        for checker in self._checkers:
-            yield from checker.run(queue)
-
-    @property
-    def account(self) -> Account:
-        """What was seen so far."""
-        accounts = [checker.account for checker in self._checkers]
-        return Account(**{one.name: sum(getattr(account, one.name) for account in accounts) for one in fields(Account)})

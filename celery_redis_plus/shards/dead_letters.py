@@ -23,6 +23,7 @@ from celery_redis_plus.connection.shard_layout import shard_of
 from celery_redis_plus.events import pack_text
 from celery_redis_plus.keys import Keys
 from celery_redis_plus.scripts import script
+from celery_redis_plus.shards.replicated import call_replicated, reply_timeout
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -67,7 +68,7 @@ class Neighbours:
         state.check()
         if number not in self._open:
             options = state.options
-            commands = CommandConnection(Connector(state.address, options), "shards", timeout=options.socket_timeout)
+            commands = CommandConnection(Connector(state.address, options), "shards", timeout=reply_timeout(options))
             self._open[number] = neighbour_over(commands, options)
         return self._open[number]
 
@@ -144,9 +145,10 @@ class ShardMoves:
                 return False
             more = (*more, stage(other.commands, keys, f"{letter.tag}.{letter.died_ms}".encode(), body))
         arguments = (name, deadline_ms, move.payload, letter.rank, move.life, move.description, KEPT_MS)
-        reply = other.commands.call(script("store_once"), [*keys.publish, *more], *arguments)
+        call = (other.commands, script("store_once"), [*keys.publish, *more], *arguments)
+        reply = call_replicated(*call)
         if reply == b"NOQUEUE" and other.queues.revive(queue):
-            reply = other.commands.call(script("store_once"), [*keys.publish, *more], *arguments)
+            reply = call_replicated(*call)
         if reply == b"LATE":
             raise TimeoutError(f"the move of message {letter.tag} to queue {queue!r} took too long; it is tried again")
         return bool(reply != b"NOQUEUE")

@@ -13,17 +13,22 @@ from celery_redis_plus.connection.server_time import server_ms
 from celery_redis_plus.keys import encode_name
 from celery_redis_plus.scripts import script
 from celery_redis_plus.shards.dead_letters import KEPT_MS, STORE_WITHIN_MS
+from celery_redis_plus.shards.replicated import call_replicated
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from celery_redis_plus.broker.exchanges.bindings import Bindings
     from celery_redis_plus.broker.exchanges.declared_topology import DeclaredTopology
     from celery_redis_plus.broker.queues.queues import Queues
     from celery_redis_plus.connection.command_connection import CommandConnection
-    from celery_redis_plus.keys import Keys
+    from celery_redis_plus.keys import FanoutKeys, Keys
 
 #: Messages, and bytes, of one page: some 2 ms of a server's time.
 PAGE: Final = 100
 PAGE_BYTES: Final = 1_000_000
+#: Milliseconds for which a queue with `x-expires` lives in its new shard at least, so that its consumers come there in time.
+LIFE_MS: Final = 120_000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,6 +42,8 @@ class Place:
     bindings: Bindings
     #: What the declarations here go by.
     knowledge: DeclaredTopology
+    #: Spells the keys of a fanout exchange.
+    fanout: Callable[[str], FanoutKeys]
 
 
 @dataclass(slots=True)
@@ -51,7 +58,8 @@ class QueueMove:
         """Move a page of messages; return how many it had, 0 where none is left that no consumer has.
 
         Raises:
-            TimeoutError: it took so long that another call may have moved them meanwhile; the next page begins with them.
+            TimeoutError: it took so long that another call may have moved them meanwhile, or fewer replicas than `wait_replicas`
+                have them in the new shard; the next page begins with them.
             QueueNotFound: the queue was deleted in its new shard.
             redis.exceptions.RedisError: as `CommandConnection.call`.
         """
@@ -81,12 +89,12 @@ class QueueMove:
         return len(messages)
 
     def _store(self, keys: list[bytes], deadline_ms: int, arguments: list[Any]) -> None:
-        call = (script("enter_shard"), keys, deadline_ms, KEPT_MS, *arguments)
-        reply = self.target.commands.call(*call)
+        call = (self.target.commands, script("enter_shard"), keys, deadline_ms, KEPT_MS, *arguments)
+        reply = call_replicated(*call)
         if reply == b"NOQUEUE":
             # Somebody has deleted it there: its messages are not lost with that.
             self.target.queues.restore(self.name)
-            reply = self.target.commands.call(*call)
+            reply = call_replicated(*call)
         if reply == b"LATE":
             raise TimeoutError(f"a page of queue {self.name!r} took too long; it is moved again")
 
@@ -95,18 +103,41 @@ class QueueMove:
 
         Consumers go on with what is here.
         """
-        meta = self.source.keys.queue(self.name).meta
-        # The first claim of a queue without an id would remove its record.
-        self.source.commands.ask([("HSETNX", meta, "delivered", 1), ("HDEL", meta, "id")])
-        self.note_swept()
+        expires = self.source.commands.command("HEXISTS", self.source.keys.queue(self.name).meta, "expires")
+        if expires:
+            # A janitor would clear away what has no record any more.
+            self.source.queues.enlist(self.name, "")
+        self._close(1)
+        if expires:
+            self._persist_source()
 
     def note_swept(self) -> None:
-        """Note that the old place is swept now: `lua/sweep.lua` notes it only in the record of a queue that has an id.
+        """Note that the old place is swept now (`lua/close_place.lua`)."""
+        self._close(0)
 
-        Without a note it would take each pass for the first one after an outage, and recover nothing.
-        """
-        source = self.source
-        source.commands.command("HSET", source.keys.queue(self.name).meta, "swept", server_ms(source.commands))
+    def _close(self, closes: int) -> None:
+        self.source.commands.call(script("close_place"), [self.source.keys.queue(self.name).meta], closes)
+
+    def keep(self) -> None:
+        """Keep a queue with `x-expires` in both shards: no consumer keeps it in the new one yet, nor a closed one in the old."""
+        source, target = self.source, self.target
+        if target.queues.touch_page(self.name, 0, LIFE_MS) >= 0 and target.commands.command(
+            "HEXISTS", target.keys.queue(self.name).meta, "expires"
+        ):
+            source.queues.enlist(self.name, "")
+
+    def _persist_source(self) -> None:
+        """Have nothing of the queue end by itself in its old shard."""
+        here = self.source.keys.queue(self.name)
+        ask = self.source.commands.ask
+        ask([("PERSIST", key) for key in here.structure()])
+        for key in (here.ready, here.delayed, here.index, here.dlx_outbox, here.dead):
+            cursor = b"0"
+            while True:
+                cursor, flat = self.source.commands.command("ZSCAN", key, cursor, "COUNT", PAGE)
+                ask([("PERSIST", here.message + tag) for tag in flat[::2]])
+                if cursor == b"0":
+                    break
 
     def left(self) -> tuple[int, int]:
         """Return how many messages are here that no consumer has, and how many consumers have."""

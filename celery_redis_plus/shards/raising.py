@@ -27,12 +27,16 @@ from celery_redis_plus.connection.broker_at import shards_of
 from celery_redis_plus.connection.command_connection import CommandConnection
 from celery_redis_plus.connection.connector import Connector
 from celery_redis_plus.connection.shard_layout import shard_of
-from celery_redis_plus.errors import OptionError, PreconditionFailed
+from celery_redis_plus.errors import OptionError
 from celery_redis_plus.event_log.settings import EventLogSettings
-from celery_redis_plus.keys import SHARDS_FORMAT_VERSION, Keys, encode_name
+from celery_redis_plus.keys import SHARDS_FORMAT_VERSION, Keys
 from celery_redis_plus.maintenance.resting_queues import QueueCrowds
 from celery_redis_plus.maintenance.sweeper import Sweeper, SweepLimits
 from celery_redis_plus.shards.queue_move import Place, QueueMove
+from celery_redis_plus.shards.raise_hold import RaiseHold
+from celery_redis_plus.shards.raise_topology import PAUSED, RaiseTopology
+from celery_redis_plus.shards.raise_undo import clear_shard, remove_shard
+from celery_redis_plus.shards.replicated import reply_timeout
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -43,8 +47,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Why a queue is paused whose messages are on their way.
-PAUSED: Final = "its messages come from another shard: the number of shards is raised"
 #: Seconds for which old shards are looked at at least: a process may have declared a queue there at the last moment.
 LOOK_S: Final = 2.0
 #: Seconds for which a queue waits for messages that consumers have in its old shard.
@@ -95,6 +97,9 @@ class ShardsRaise:
                 for number in (self.before, shards)
             )
             self._stack = stack.pop_all()
+        #: Lets one command at a time raise it.
+        self.hold = RaiseHold(first.commands, first.keys, shards, mark)
+        self._topology = RaiseTopology(self._old, self._new, options)
         #: Notes who has raised it.
         self.audit = Audit(self._old[0].commands, self._old[0].keys)
         #: Moves of queues from the old shards.
@@ -118,7 +123,7 @@ class ShardsRaise:
         return places[prefix]
 
     def _place(self, stack: ExitStack, options: Options, number: int, shards: int) -> Place:
-        commands = CommandConnection(Connector(self._address, options), "operator", timeout=options.socket_timeout)
+        commands = CommandConnection(Connector(self._address, options), "operator", timeout=reply_timeout(options))
         stack.callback(commands.close)
         keys = Keys(commands.connector.options.global_keyprefix)
         knowledge = DeclaredTopology(shards)
@@ -127,16 +132,20 @@ class ShardsRaise:
             commands, keys, transient_ttl_s=options.transient_queue_ttl, event_log=EventLogSettings.of(options),
             knowledge=knowledge,
         )  # fmt: skip
-        return Place(number, commands, keys, queues, Bindings(commands, keys, knowledge, fanout), knowledge)
+        return Place(number, commands, keys, queues, Bindings(commands, keys, knowledge, fanout), knowledge, fanout)
 
     # -- what there is ----------------------------------------------------------------------------------------------------
 
     def moving(self) -> list[QueueMove]:
-        """Return the moves of all queues whose shard is another one with the new number. Transient ones go with their clients."""
+        """Return the moves of all queues whose shard is another one with the new number. Transient ones go with their clients.
+
+        A queue that is bound to a fanout exchange has a record in each shard: its messages are in its own alone.
+        """
         for place in self._old:
-            for name in place.queues.lasting():
+            for name in self._topology.names(place):
                 target = self._new[shard_of(name, self.shards)]
-                if target is not place and (place.number, name) not in self._moves:
+                is_home = shard_of(name, self.before) == place.number
+                if is_home and target is not place and (place.number, name) not in self._moves:
                     self._moves[place.number, name] = QueueMove(name, place, target)
         return list(self._moves.values())
 
@@ -147,17 +156,34 @@ class ShardsRaise:
 
         Raises as `QueueMove.page`.
         """
-        self._trust()
-        if not all(self._is_told(place) for place in self._old):
-            self._declare()
+        done = False
+        given_up = self.hold.begin()
+        try:
+            tells = not self._is_told(self._old[0])
+            if given_up is not None:
+                self._undo(given_up)
+            elif tells and self.hold.is_continued:
+                # What it has declared may be deleted by now, or declared otherwise.
+                self._undo(self.shards)
+            self._trust()
+            if tells:
+                self._declare()
             self._tell()
-        self._unbind()
+            yield from self._move(stopped, fanout=tells or self.hold.is_continued)
+            done = not stopped()
+        finally:
+            self.hold.end(done=done)
+
+    def _move(self, stopped: Callable[[], bool], *, fanout: bool) -> Iterator[int]:
+        """Move what is there, and what comes meanwhile."""
+        self._topology.follow(fanout=fanout)
+        followed = False
         until, sweep_at = time.monotonic() + LOOK_S, 0.0
         sweepers = [self._sweeper(place) for place in self._old]
         while not stopped():
             moved = False
             for move in self._ready():
-                while not stopped() and (count := move.page()):
+                while not stopped() and (count := self._page(move)):
                     moved = True
                     yield count
                 self._resume(move)
@@ -165,10 +191,20 @@ class ShardsRaise:
                 sweep_at = time.monotonic() + SWEEP_S
                 for sweeper, place in zip(sweepers, self._old, strict=True):
                     self._sweep(sweeper, [move for move in self._moves.values() if move.source is place])
-            if not moved and time.monotonic() > until and not self._finish():
+            self.hold.renew()
+            if not followed and time.monotonic() > until:
+                # What processes with the old number have bound in the seconds in which they did not know of the new one.
+                self._topology.follow(fanout=fanout)
+                followed = True
+            elif not moved and time.monotonic() > until and not self._finish():
+                self._topology.complete()
                 return
             if not moved:
                 time.sleep(PAUSE_S)
+
+    def _page(self, move: QueueMove) -> int:
+        self.hold.renew()
+        return move.page()
 
     def unacked(self) -> int:
         """Return how many messages consumers have in the old shards."""
@@ -184,13 +220,16 @@ class ShardsRaise:
         moves = self.moving()
         for move in moves:
             if move.source.queues.exists(move.name):
-                self._declare_queue(move)
+                # Already before the number was told, as a rule; a full server would refuse a part of it.
+                if not self._topology.is_prepared(move):
+                    self._topology.declare_queue(move)
                 move.close_source()
                 self._resumed.discard(move.name)
         return moves
 
     def _declare(self) -> None:
         """Mark the new shards, and declare there what goes to them: policies, which stand in all shards, queues and exchanges."""
+        self._check_unread()
         old, first = {id(place) for place in self._old}, self._old[0]
         policies = first.commands.command("HGETALL", first.keys.policies)
         for place in self._new:
@@ -208,74 +247,52 @@ class ShardsRaise:
                     place.commands.command("HSET", place.keys.policies, *policies)
         self._trust()
         for move in self.moving():
-            self._declare_queue(move)
-        for place in self._old:
-            for name in place.bindings.names():
-                self._declare_exchange(place, name)
+            self.hold.renew()
+            self._topology.declare_queue(move)
+        self._topology.declare_exchanges()
+        self._topology.subscribe_durable()
+        self._check_unread()
 
-    def _declare_queue(self, move: QueueMove) -> None:
-        """Declare a queue in its new shard, paused there."""
-        name, source, target = move.name, move.source, move.target
-        meta = source.keys.queue(name).meta
-        assumed, newest, logged = source.commands.command("HMGET", meta, "assumed", "newest", "event_log")
-        declared = source.queues.declared(name)
-        if declared is None:
-            return
-        if assumed:
-            target.queues.restore(name)
-        else:
-            try:
-                target.queues.declare(name, declared)
-            except PreconditionFailed as error:
-                logger.warning("%s: it keeps what it has in its new shard", error, extra={"queue": name})
-        there = target.keys.queue(name).meta
-        if logged:
-            record = replace(EventLogSettings.of(self._options), wanted=True).record(target.keys.queue(name))
-            target.commands.command("HSETNX", there, "event_log", record)
-            target.commands.command("SADD", target.keys.event_logs, encode_name(name))
-        if newest and int(newest) > int(target.commands.command("HGET", there, "newest") or 0):
-            target.commands.command("HSET", there, "newest", newest)
-        target.queues.ensure_swept(name)
-        pausing = Pausing(target.commands, target.keys)
-        if pausing.paused(name) is None:
-            pausing.pause(name, PAUSED)
+    def _check_unread(self) -> None:
+        """See that no durable subscriber has to read what stands in shards that end. Raises OptionError."""
+        for exchange, queue, broadcasts in self._topology.unread():
+            raise OptionError(
+                f"the durable subscriber {queue!r} has not read {broadcasts:,} broadcast(s) of exchange {exchange!r} in a shard "
+                "that ends; allowed is a raise when it has read them: start its worker, or unbind the queue"
+            )
 
-    def _declare_exchange(self, place: Place, name: str) -> None:
-        """Declare an exchange in its own new shard and in those of its queues, with their bindings."""
-        record = place.bindings.record(name)
-        if record is None:
-            return
-        bindings = place.bindings.all(name)
-        lasting = {move.name for move in self._moves.values()}
-        wanted: dict[int, Place] = {}
-        for number in range(self.shards) if record.type == "fanout" else [shard_of(name, self.shards)]:
-            wanted[id(self._new[number])] = self._new[number]
-        for target in wanted.values():
-            target.bindings.declare(name, record)
-        for binding in bindings:
-            if binding.queue in lasting:
-                for target in wanted.values() if record.type == "fanout" else [self._new[shard_of(binding.queue, self.shards)]]:
-                    target.bindings.declare(name, record)
-                    target.bindings.bind(name, binding)
+    def _undo(self, shards: int) -> None:
+        """Remove what the raise to another number has left, which was given up. Raises OptionError where its number was told."""
+        if self._numbers[0] == shards:
+            raise OptionError(
+                f"the raise to {shards} shards is not done; allowed is another number when the command `celery-redis-plus shards "
+                f"raise … {shards}` has ended"
+            )
+        numbers = [shards, *self._numbers]
+        in_use = {place.keys.prefix: place for place in self._old}
+        former = {
+            one.options.global_keyprefix for number in self._numbers for one in shards_of(replace(self._options, shards=number))
+        }
+        with ExitStack() as stack:
+            for number, one in enumerate(shards_of(replace(self._options, shards=shards))):
+                self.hold.renew_other()
+                prefix = one.options.global_keyprefix
+                if prefix in in_use:
+                    clear_shard(in_use[prefix], number, self.before, shards)
+                elif prefix not in former:
+                    remove_shard(self._place(stack, one.options, number, shards), numbers)
+        self.hold.renew(undone=shards)
 
     def _tell(self) -> None:
         """Tell the new number: in the first shard, which decides, before the others."""
         for place in self._old:
             if not self._is_told(place):
                 mark = place.commands.command("GET", place.keys.database_id) or b""
-                place.commands.command("SET", place.keys.database_id, self._new_mark(mark))
+                if place is self._old[0]:
+                    self.hold.renew(mark=self._new_mark(mark))
+                else:
+                    place.commands.command("SET", place.keys.database_id, self._new_mark(mark))
         self._trust()
-
-    def _unbind(self) -> None:
-        """Unbind queues that have left a shard which stays: publishers with the new number would find them there, too.
-
-        Those with the old number see that bindings have changed, look for the number, and come along.
-        """
-        new = {id(place) for place in self._new}
-        for place in self._old:
-            gone = [move.name for move in self.moving() if move.source is place]
-            if id(place) in new and gone:
-                place.bindings.unbind_queues(gone)
 
     def _is_told(self, place: Place) -> bool:
         mark = place.commands.command("GET", place.keys.database_id)
@@ -289,9 +306,12 @@ class ShardsRaise:
         return b".".join([b"%d" % SHARDS_FORMAT_VERSION, own, *numbers])
 
     def _sweeper(self, place: Place) -> Sweeper:
-        """Return what brings back the messages of dead consumers: workers look after the new shards by then."""
+        """Return what brings back the messages of dead consumers: workers look after the new shards by then.
+
+        The delivery limit of the apps is not known here: only that of the queue itself counts.
+        """
         options = self._options
-        limits = SweepLimits(options.visibility_timeout, options.delivery_limit, options.dead_letter_max, options.dead_letter_ttl)
+        limits = SweepLimits(options.visibility_timeout, None, options.dead_letter_max, options.dead_letter_ttl)
         return Sweeper(
             place.commands, place.keys, QueueCrowds(), name=secrets.token_hex(6), limits=limits, forward=lambda _: None
         )  # fmt: skip
@@ -303,6 +323,7 @@ class ShardsRaise:
         sweeper.run()
         for move in moves:
             move.note_swept()
+            move.keep()
 
     def _resume(self, move: QueueMove) -> None:
         """Let the consumers of a queue begin in its new shard, once none of its messages waits in the old one.
@@ -316,25 +337,29 @@ class ShardsRaise:
             self._drained.pop(move.name, None)
             return
         since = self._drained.setdefault(move.name, time.monotonic())
-        # Two consumers of a queue with a single active one would work at once.
-        is_single = move.target.commands.command("HEXISTS", move.target.keys.queue(move.name).meta, "sac")
-        if unacked and (is_single or time.monotonic() - since < self._patience_s):
+        # Two consumers of a queue with a single active one would work at once, and more messages be in work than `x-max-unacked`.
+        limits = move.target.commands.command("HMGET", move.target.keys.queue(move.name).meta, "sac", "max_unacked")
+        is_limited = any(limit is not None for limit in limits)
+        if unacked and (is_limited or time.monotonic() - since < self._patience_s):
             return
         self._resumed.add(move.name)
         pausing = Pausing(move.target.commands, move.target.keys)
         pause = pausing.paused(move.name)
         before = Pausing(move.source.commands, move.source.keys).paused(move.name)
         if pause is not None and pause.reason == PAUSED:
-            if before is None:
+            if before is None or before.reason == PAUSED:
                 pausing.resume(move.name)
             else:
                 left_s = None if before.until is None else max(before.until.timestamp() - time.time(), 0.001)
                 pausing.pause(move.name, before.reason, left_s)
 
     def _finish(self) -> bool:
-        """Forget queues of which nothing is left; return whether something is left of any."""
+        """Forget queues of which nothing is left; return whether something is left of any.
+
+        One whose last message went a moment ago is resumed first, in the next pass.
+        """
         for key, move in list(self._moves.items()):
-            if move.left() == (0, 0):
+            if move.name in self._resumed and move.left() == (0, 0):
                 move.forget_source()
                 del self._moves[key]
         return bool(self._moves)

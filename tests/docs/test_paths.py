@@ -17,6 +17,9 @@ NO_TRANSITION = frozenset(
     (
         *(
             "advance",
+            "hold_raise",
+            "release_raise",
+            "close_place",
             "replace_process",
             "heartbeat_process",
             "check_consumers",

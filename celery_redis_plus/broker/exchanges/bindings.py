@@ -240,6 +240,10 @@ class Bindings:
         self._commands.call(script("bind"), [self._keys.binding(exchange)], "unbind", *map(encode_binding, bindings))
         self._tables.pop(exchange, None)
 
+    def touch(self, exchange: str) -> None:
+        """Have all publishers to an exchange read its bindings again."""
+        self._commands.call(script("bind"), [self._keys.binding(exchange)], "touch")
+
     def all(self, exchange: str) -> list[Binding]:
         """Return the exchange's bindings as they are on the server."""
         return self._read(exchange)[1]

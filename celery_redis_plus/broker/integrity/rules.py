@@ -60,6 +60,11 @@ RULES: dict[str, Rule] = {
     ),
     "left-behind": Rule("a transient queue is gone, and its keys are still there", "they are removed"),
     "orphan-keys": Rule("a queue that does not exist has wake-ups or a trash", "they are removed"),
+    "other-shard": Rule(
+        "a queue, or messages of one, are in a shard that is not theirs, where nobody reads them (run `shards raise` again with "
+        "the number in force)"
+    ),
+    "raise-not-done": Rule("`shards raise` was ended before it was done; messages may be in old shards"),
     "dead-binding": Rule("a binding leads to a queue that does not exist", "it is removed"),
     "unreadable-binding": Rule("a binding cannot be read; messages are routed without it", "it is removed"),
     "unreadable-exchange": Rule(

@@ -332,6 +332,10 @@ class Queues:
         """Return the names of the queues that last."""
         return [decode_name(name) for name in self._commands.command("ZRANGE", self._keys.queues, "+inf", "+inf", "BYSCORE")]
 
+    def expiring(self) -> list[str]:
+        """Return the names of the queues that vanish when they are not used for a while."""
+        return [decode_name(name) for name in self._commands.command("ZRANGE", self._keys.queues, 0, "(+inf", "BYSCORE")]
+
     def always_swept(self) -> list[str]:
         """Return the queues that are swept although they may have no consumer."""
         return [decode_name(name) for name in self._commands.command("SMEMBERS", self._keys.always_swept)]

@@ -302,7 +302,7 @@ SCENARIOS: dict[str, list[Scenario]] = {
 }
 #: They touch no message, and nothing that a message needs: counters, wakeups, lists, broadcasts, tracked deliveries.
 NO_MESSAGES = {
-    "finish_move", "write_policy",
+    "finish_move", "write_policy", "hold_raise", "release_raise", "close_place",
     "record_error", "own_queue", "log_failed", "check_consumers", "tombstone_queues", "check_groups", "check_messages",
     "check_queue",
     "commit_events", "increment_counters", "declare_exchange", "next_queue_id", "add_to_queue_set", "database_id",

@@ -24,7 +24,6 @@ MAY_BE_REFUSED = {
     "give_to_kombu",
     "store_migrated",
     "store_once",
-    "enter_shard",
 }
 READ_ONLY = {
     "count_consumers", "counters", "list_consumers", "list_messages", "list_overdue", "list_subscribers", "find_message",

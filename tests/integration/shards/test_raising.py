@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 
 import kombu
 import pytest
@@ -157,9 +157,10 @@ def test_a_raise_that_was_given_up_leaves_other_numbers_free(connect_shards, con
     assert Inbox(connect_shards().channel(), QUEUES[4]).drain(1, timeout_s=5) == ["goes on"]
 
 
-def test_a_queue_with_a_single_active_consumer_waits_for_it(connect_shards, connect_more, url):
+@pytest.mark.parametrize("limit", [{"x-single-active-consumer": True}, {"x-max-unacked": 1}])
+def test_a_queue_with_a_limit_of_what_is_in_work_waits_for_it(connect_shards, connect_more, url, limit):
     channel, queue = connect_shards().channel(), QUEUES[4]
-    declare(channel, queue, arguments={"x-single-active-consumer": True})
+    declare(channel, queue, arguments=limit)
     publish(channel, queue, "first", "second")
     inbox = Inbox(channel, queue, ack=False, prefetch=1)
     inbox.drain(1)
@@ -171,6 +172,197 @@ def test_a_queue_with_a_single_active_consumer_waits_for_it(connect_shards, conn
     inbox.messages[0].ack()
     assert raised(url) == 0
     assert new.drain(1, timeout_s=5) == ["second"]
+
+
+def test_a_queue_whose_last_message_is_acked_between_two_looks_is_resumed(connect_shards, connect_more, url, monkeypatch):
+    queue = QUEUES[4]
+    inbox = Inbox(connect_shards().channel(), queue, ack=False)
+    publish(inbox.channel, queue, "in work")
+    inbox.drain(1)
+    finish = raising.ShardsRaise._finish  # noqa: SLF001
+
+    def acked_before(self):
+        while inbox.messages:
+            inbox.messages.pop().ack()
+            wait_until(lambda: next(iter(self._moves.values())).left() == (0, 0))
+        return finish(self)
+
+    monkeypatch.setattr(raising.ShardsRaise, "_finish", acked_before)
+    raised(url)
+    channel = connect_more().channel()
+    publish(channel, queue, "after")
+    assert Inbox(channel, kombu.Queue(queue, no_declare=True)).drain(1, timeout_s=5) == ["after"]
+
+
+@contextmanager
+def killed_at(monkeypatch, owner, name):
+    """Have a raise end there as by a kill."""
+    with monkeypatch.context() as killed, suppress(KeyboardInterrupt):
+        killed.setattr(owner, name, lambda *_, **__: exec("raise KeyboardInterrupt"))
+        yield
+
+
+def test_another_number_waits_until_the_raise_is_done(connect_shards, connect_more, connect, url, monkeypatch):
+    channel = connect_shards().channel()
+    declare(channel, *QUEUES)
+    for queue in QUEUES:
+        publish(channel, queue, "before")
+    # Both have looked at the broker.
+    with raise_of_url(url, MORE) as first, raise_of_url(url, 9) as second:
+        with killed_at(monkeypatch, raising.RaiseTopology, "follow"):
+            sum(first.run(lambda: False))
+        with pytest.raises(OptionError, match="changed by another command"):
+            sum(second.run(lambda: False))
+        more = url.replace(f"={SHARDS}", f"={MORE}")
+        with pytest.raises(OptionError, match=f"the raise to {MORE} shards is not done"):
+            raised(more, 9)
+    with raise_of_url(url, MORE) as first:
+        first.hold.begin()
+        with pytest.raises(OptionError, match=f"another command raises the number of shards to {MORE} now"):
+            raised(more, 9)
+        first.hold.end(done=False)
+    with admin_of_url(more) as admin:
+        found = {(one.rule, one.owner): one.detail for one in admin.checker().run()}
+        assert f"{MORE}` again" in found["raise-not-done", ""]
+        # The others are in shards that only the former number has.
+        astray = [queue for queue in QUEUES if shard_of(queue, SHARDS) == 0 < shard_of(queue, MORE)]
+        assert sorted(owner for rule, owner in found if rule == "other-shard") == astray
+    raised(url)
+    with admin_of_url(more) as admin:
+        assert list(admin.checker().run()) == []
+    raised(more, 9)
+    assert Inbox(connect(shards=9).channel(), *QUEUES).drain(MORE, timeout_s=10) == ["before"] * MORE
+
+
+def test_a_raise_that_was_given_up_leaves_nothing_behind(connect_shards, connect_more, url, monkeypatch):
+    channel = connect_shards().channel()
+    declare(channel, *QUEUES)
+    with admin_of_url(url) as admin:
+        admin.set_policy("q*", {"x-max-length": 5}, "less")
+    with killed_at(monkeypatch, raising.ShardsRaise, "_tell"):
+        raised(url)
+    with admin_of_url(url) as admin:
+        admin.remove_policy("q*")
+    channel.queue_delete(QUEUES[3])
+    raised(url)
+    with admin_of_url(url.replace(f"={SHARDS}", f"={MORE}")) as admin:
+        assert admin.policies() == []
+        assert sorted(admin.queues()) == sorted({*QUEUES} - {QUEUES[3]})
+        assert [admin.arguments(queue) for queue in QUEUES if queue != QUEUES[3]] == [{}] * (MORE - 1)
+        assert not any(admin.paused(queue) for queue in QUEUES if queue != QUEUES[3])
+
+
+def test_queues_of_a_fanout_exchange_go_from_their_own_shard_alone(connect_shards, connect_more, url, monkeypatch):
+    channel, news = connect_shards().channel(), kombu.Exchange("news", "fanout", durable=True)
+    stays = next(name for number in range(99) if shard_of(name := f"s{number}", SHARDS) == 0 == shard_of(name, MORE))
+    for queue in (stays, *QUEUES):
+        kombu.Queue(queue, news)(channel).declare()
+        publish(channel, queue, *range(3))
+    with raise_of_url(url, MORE) as found:
+        assert sorted(move.name for move in found.moving()) == sorted(QUEUES[1:])
+    with killed_at(monkeypatch, raising.ShardsRaise, "_tell"):
+        raised(url)
+    with admin_of_url(url) as admin:
+        assert admin.paused(stays) is None
+    assert raised(url) == 3 * (MORE - 1)
+    with admin_of_url(url.replace(f"={SHARDS}", f"={MORE}")) as admin:
+        assert list(admin.checker().run()) == []
+        assert not any(admin.paused(queue) for queue in (stays, *QUEUES))
+    for queue in (stays, *QUEUES):
+        assert Inbox(connect_more().channel(), kombu.Queue(queue, no_declare=True)).drain(3, timeout_s=5) == [0, 1, 2]
+
+
+def test_a_binding_made_while_the_number_is_told_comes_along(connect_shards, connect_more, url, monkeypatch):
+    channel, exchange = connect_shards().channel(), kombu.Exchange("orders", "topic", durable=True)
+    declare(channel, "other")
+    tell = raising.ShardsRaise._tell  # noqa: SLF001
+
+    def bound_before(self):
+        for queue in QUEUES:
+            kombu.Queue(queue, exchange, "#")(channel).declare()
+        tell(self)
+
+    monkeypatch.setattr(raising.ShardsRaise, "_tell", bound_before)
+    raised(url)
+    more = connect_more().channel()
+    kombu.Producer(more).publish("x", exchange="orders", routing_key="a")
+    assert Inbox(more, *(kombu.Queue(queue, no_declare=True) for queue in QUEUES)).drain(MORE, timeout_s=5) == ["x"] * MORE
+
+
+def test_a_process_without_shards_hears_of_it_at_an_exchange_whose_queues_stay(connect, broker_url):
+    plain, exchange = connect().channel(), kombu.Exchange("orders", "direct", durable=True)
+    kombu.Queue(QUEUES[0], exchange, "k")(plain).declare()
+    kombu.Producer(plain).publish("before", exchange="orders", routing_key="k")
+    raised(broker_url)
+    with pytest.raises(ShardsRaised):
+        kombu.Producer(plain).publish("lost", exchange="orders", routing_key="k", retry=False)
+
+
+def test_durable_subscribers_miss_no_broadcast(connect_shards, connect_more, url):
+    exchanges = {name: kombu.Exchange(name, "fanout", durable=True) for name in (f"news{number}" for number in range(MORE))}
+    arguments = {"x-durable-subscriber": True}
+    queues = [
+        kombu.Queue(f"of-{name}", exchange, durable=True, queue_arguments=arguments) for name, exchange in exchanges.items()
+    ]
+    inbox = Inbox(connect_shards().channel(), *queues)
+    producer = kombu.Producer(connect_shards().channel())
+    for name in exchanges:
+        producer.publish("read", exchange=name, routing_key="")
+    inbox.drain(MORE)
+    inbox.channel.connection.client.release()
+    away = next(name for name in exchanges if shard_of(name, SHARDS))
+    producer.publish("unread", exchange=away, routing_key="")
+    with pytest.raises(OptionError, match=f"'of-{away}' has not read 1 broadcast.* of exchange '{away}'"):
+        raised(url)
+    again = Inbox(connect_shards().channel(), *queues)
+    assert again.drain(1, timeout_s=5) == ["unread"]
+    again.channel.connection.client.release()
+    raised(url)
+    producer = kombu.Producer(connect_more().channel())
+    for name in exchanges:
+        producer.publish("after", exchange=name, routing_key="")
+    assert Inbox(connect_more().channel(), *queues).drain(MORE, timeout_s=10) == ["after"] * MORE
+
+
+def test_queues_with_an_expiry_go_along(connect_shards, connect_more, url, redis_client):
+    channel = connect_shards().channel()
+    queues = [kombu.Queue(queue, durable=True, expires=3600) for queue in QUEUES]
+    inbox = Inbox(channel, queues[4], ack=False, prefetch=1)
+    for queue in queues:
+        queue(channel).declare()
+        publish(channel, queue.name, *range(3))
+    inbox.drain(1)
+    kombu.Queue("transient", auto_delete=True)(channel).declare()
+    assert raise_for(url, 2) == 3 * (MORE - 1) - 1
+    source = next(key for key in redis_client.scan_iter(f"*messages_index:{{{QUEUES[4]}}}") if redis_client.zcard(key))
+    message = next(redis_client.scan_iter(source.replace(b"messages_index", b"message") + b":*"))
+    assert redis_client.pttl(source) == redis_client.pttl(message) == -1
+    inbox.messages[0].requeue()
+    assert raised(url) == 1
+    for queue in queues:
+        assert Inbox(connect_more().channel(), queue).drain(3, timeout_s=5) == [0, 1, 2]
+    with admin_of_url(url.replace(f"={SHARDS}", f"={MORE}")) as admin:
+        assert list(admin.checker().run()) == []
+
+
+def test_a_full_server_lets_messages_go(connect_shards, connect_more, url, redis_client, monkeypatch):
+    channel = connect_shards().channel()
+    declare(channel, *QUEUES)
+    for queue in QUEUES:
+        publish(channel, queue, "x" * 10_000)
+    follow = raising.RaiseTopology.follow
+
+    def full_from_now_on(self, **fanout):
+        redis_client.config_set("maxmemory", redis_client.info("memory")["used_memory"] - 1000)
+        follow(self, **fanout)
+
+    monkeypatch.setattr(raising.RaiseTopology, "follow", full_from_now_on)
+    try:
+        assert raised(url) == MORE - 1
+        inbox = Inbox(connect_more().channel(), *(kombu.Queue(queue, no_declare=True) for queue in QUEUES))
+        assert len(inbox.drain(MORE, timeout_s=10)) == MORE
+    finally:
+        redis_client.config_set("maxmemory", 0)
 
 
 def publish_batch(connection, body):
