@@ -1,0 +1,52 @@
+"""A configured app names the message groups of the tasks that it sends."""
+
+from __future__ import annotations
+
+from kombu import Queue
+
+from celery_redis_plus import configure_app
+
+ARGUMENTS = {"x-group-concurrency": 1}
+
+
+def groups(redis_client):
+    """Return the groups of the queue `q`, each with how many messages it has ready and held."""
+    found = {}
+    for member in redis_client.zrange("groups:{q}", 0, -1):
+        group, _, rest = member.partition(b"\0")
+        found.setdefault(group.decode(), []).append(rest[:1].decode())
+    return found
+
+
+def test_group_of_gets_name_and_arguments_and_a_header_goes_first(celery_app, redis_client):
+    app = celery_app("configured", task_queues=[Queue("q", durable=True, queue_arguments=ARGUMENTS)], task_default_queue="q")
+    asked = []
+
+    def group_of(task, args, kwargs):
+        asked.append((task, tuple(args), dict(kwargs)))
+        return kwargs.get("customer") or (args[0] if args else None)
+
+    configure_app(app, group_of=group_of)
+
+    @app.task(name="c.work", shared=False)
+    def work(*_, **__):
+        """Do nothing."""
+
+    work.delay(7)
+    work.apply_async(kwargs={"customer": "c1"})
+    work.apply_async(kwargs={"customer": "c1"}, headers={"other": 1})
+    work.apply_async(("x",), headers={"x-message-group": "own"})
+    app.send_task("c.work", ("sent",))
+    work.delay()
+    (work.si(7) | work.si("after")).apply_async()
+
+    assert asked == [
+        ("c.work", (7,), {}),
+        ("c.work", (), {"customer": "c1"}),
+        ("c.work", (), {"customer": "c1"}),
+        ("c.work", ("sent",), {}),
+        ("c.work", (), {}),
+        ("c.work", (7,), {}),
+    ]
+    assert groups(redis_client) == {"7": ["h", "r"], "c1": ["h", "r"], "own": ["r"], "sent": ["r"]}
+    assert redis_client.zcard("queue:{q}") == 5
