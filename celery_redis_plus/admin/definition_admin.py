@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 
 from celery_redis_plus.admin.definitions import Definitions
 from celery_redis_plus.admin.part import AdminPart
+from celery_redis_plus.broker.arguments.queue_arguments import QueueArguments
 from celery_redis_plus.broker.fanout.subscriber_registry import SubscriberRegistry
 from celery_redis_plus.broker.queues.overview import is_internal
 from celery_redis_plus.connection.server_time import server_ms
+from celery_redis_plus.errors import PreconditionFailed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Mapping
 
     from celery_redis_plus.broker.exchanges.bindings import Bindings
     from celery_redis_plus.broker.exchanges.routing import Binding
@@ -158,14 +160,48 @@ class DefinitionAdmin(AdminPart):
                 progress(1)
         return refused
 
+    def declare_queue(self, queue: str, arguments: Mapping[str, object]) -> None:
+        """Declare a lasting queue; one that stands with these arguments stays as it is.
+
+        Raises:
+            InvalidArgument: an argument is not allowed.
+            PreconditionFailed: it exists with others.
+        """
+        parsed = QueueArguments.parse(queue, durable=True, arguments=arguments)
+        there = self._queues.declared(queue)
+        difference = None if there is None else parsed.difference(there, queue)
+        if difference is not None:
+            raise PreconditionFailed(difference)
+        with self.audit.action("declare", queue) as action:
+            self._queues.declare(queue, parsed)
+            action.count = int(there is None)
+
+    def delete_queue(self, queue: str, *, if_unused: bool = True, if_empty: bool = False) -> int | None:
+        """Delete a queue with its messages, dead letters and bindings; return how many ready messages went with it.
+
+        Returns None where it has consumers (`if_unused`), or ready messages (`if_empty`): nothing has changed.
+        """
+        self.check_queue(queue)
+        with self.audit.action("delete", queue) as action:
+            deleted = self._queues.delete(queue, if_unused=if_unused, if_empty=if_empty)
+            if deleted is None:
+                return None
+            for exchange in {exchange for exchange, _ in self._bindings.unbind_queues([queue])}:
+                if self._bindings.is_fanout(exchange):
+                    self._registry().forget_durable(self._fanout_keys(exchange), queue)
+            action.count = 1
+        return deleted
+
+    def _registry(self) -> SubscriberRegistry:
+        options = self._options
+        return SubscriberRegistry(self._commands, timeout_s=options.subscriber_timeout, max_age_s=options.stream_max_age)
+
     def _bind(self, exchange: str, binding: Binding) -> None:
         self._bindings.bind(exchange, binding)
         declared = self._queues.declared(binding.queue)
         if declared is not None and declared.durable_subscriber and self._bindings.is_fanout(exchange):
             # Its broadcasts are kept from now on, without a reader yet; other queues subscribe with their consumers.
-            registry = SubscriberRegistry(
-                self._commands, timeout_s=self._options.subscriber_timeout, max_age_s=self._options.stream_max_age
-            )
+            registry = self._registry()
             registry.unsubscribe(registry.subscribe(self._fanout_keys(exchange), binding.queue, durable=True))
 
     def _set(self, policy: Policy, refused: list[str]) -> None:

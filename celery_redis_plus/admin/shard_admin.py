@@ -208,6 +208,8 @@ class ShardAdmin(BrokerAdmin):
     overview_of = _by_queue(BrokerAdmin.overview_of)
     bindings = _by_queue(BrokerAdmin.bindings)
     purge = _by_queue(BrokerAdmin.purge)
+    declare_queue = _by_queue(BrokerAdmin.declare_queue)
+    delete_queue = _by_queue(BrokerAdmin.delete_queue)
     list_messages = _by_queue(BrokerAdmin.list_messages)
     waiting_tags = _by_queue(BrokerAdmin.waiting_tags)
     cancel = _by_queue(BrokerAdmin.cancel)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 import sys
@@ -75,6 +76,17 @@ internal_option: Callable[[F], F] = click.option(
 )
 yes_option: Callable[[F], F] = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 dry_run_option: Callable[[F], F] = click.option("--dry-run", is_flag=True, help="Change nothing; print how many it would be.")
+
+
+def argument_of(text: str) -> tuple[str, object]:
+    """Return name and value of an argument, such as `x-rate-limit=50/m`; a value that is no JSON is a text, as `50/m` is."""
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise click.UsageError(f"{text!r} is no argument; allowed: a name, =, and a value, such as x-rate-limit=50/m")
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        return name, value
 
 
 def confirm(question: str, *, yes: bool) -> None:

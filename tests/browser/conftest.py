@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -17,7 +17,7 @@ from celery_redis_plus.cli.web.access import Access
 from celery_redis_plus.cli.web.app import make_app
 from celery_redis_plus.cli.web.bulk_actions import BulkActions
 from celery_redis_plus.cli.web.connection import SharedConnection
-from celery_redis_plus.cli.web.samples import INTERVAL_S, KEPT, Samples
+from celery_redis_plus.cli.web.samples import INTERVAL_S, KEPT, Sampler, Samples
 from celery_redis_plus.cli.web.server import listen
 from tests.docs.incident_recording import incident
 from tests.integration.transport.conftest import connect, connection  # noqa: F401
@@ -90,12 +90,14 @@ def incident_url(broker_url: str, redis_client: redis.Redis) -> Iterator[str]:
 
 
 @contextmanager
-def served(broker_url: str) -> Iterator[str]:
-    """Serve the page behind a real port, and give the URL to log in with."""
+def served(broker_url: str, *, sampled: bool = False) -> Iterator[str]:
+    """Serve the page behind a real port, and give the URL to log in with; its samples are made up, or `sampled`."""
     shared, samples = SharedConnection(lambda: BrokerAdmin(broker_url)), Samples()
-    _fill(samples, shared.admin())
+    if not sampled:
+        _fill(samples, shared.admin())
+    sampler = Sampler(samples, shared.admin) if sampled else nullcontext()
     bulk = BulkActions()
-    with listen("127.0.0.1", 0) as listener:
+    with listen("127.0.0.1", 0) as listener, sampler:
         port = listener.getsockname()[1]
         app = make_app(shared.admin, samples, Access(TOKEN, port), bulk, "redisplus://broker:6379/0")
         server = uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off"))

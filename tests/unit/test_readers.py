@@ -51,7 +51,7 @@ OTHERS = {
     "broker/exchanges/routing.py:decode_binding": "a binding",
     "broker/publishing/delivery_store.py:_about": "a tracked delivery's record",
     "broker/queues/audit.py:_entry": "an entry of the audit log",
-    "broker/queues/policies.py:decode": "a policy", "cli/commands/policy.py:_argument": "an argument",
+    "broker/queues/policies.py:decode": "a policy", "cli/asking.py:argument_of": "an argument",
     "cli/commands/import_.py:definitions": "a file that the operator names",
     "event_log/event_logs.py:names_in": "an argument",
     "integration/child_settlements.py:read": "a pipe from a child",

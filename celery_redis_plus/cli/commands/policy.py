@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from celery_redis_plus.cli import exit_status
-from celery_redis_plus.cli.asking import DURATION, complain, json_option
+from celery_redis_plus.cli.asking import DURATION, argument_of, complain, json_option
 from celery_redis_plus.cli.output import print_json, print_listing
 from celery_redis_plus.cli.target import Target, with_target
 
@@ -59,7 +59,7 @@ def command(
         steered = (
             admin.remove_policy(pattern)
             if remove
-            else admin.set_policy(pattern, dict(map(_argument, arguments)), reason or "", priority=priority, for_s=for_s)
+            else admin.set_policy(pattern, dict(map(argument_of, arguments)), reason or "", priority=priority, for_s=for_s)
         )
     done = "removed: {} of {} queue(s) that match have other arguments" if remove else "in force in {} of {} queue(s) that match"
     return _missing(pattern) if steered is None else _told(steered, done, as_json=as_json)
@@ -79,17 +79,6 @@ def _told(steered: dict[str, str | None], done: str, *, as_json: bool) -> int:
 def _missing(pattern: str) -> int:
     complain(f"there is no policy {pattern!r}")
     return exit_status.FAILED
-
-
-def _argument(text: str) -> tuple[str, object]:
-    """Return name and value; a value that is no JSON is a text, as `50/m` is."""
-    name, equals, value = text.partition("=")
-    if not equals:
-        raise click.UsageError(f"{text!r} is no argument; allowed: a name, =, and a value, such as x-rate-limit=50/m")
-    try:
-        return name, json.loads(value)
-    except ValueError:
-        return name, value
 
 
 def _described(one: Policy) -> dict[str, Any]:

@@ -103,6 +103,9 @@ class Listings:
             return self._show(request, "dead_letter_queues.html", queues=[one for one in admin.overview() if one.dead])
         admin.check_queue(name)
         chosen, oldest = filter_of(request), parameter(request, "order") == "oldest"
+        action = self._bulk.of("/dead-letters", name)
+        # Asked before the figures: those of the end come with the next look.
+        goes_on = action is not None and action.is_running
         total = admin.dead_letters.count(name)
         looked_at = SEARCHED if any(chosen.values()) else ROWS
         if any(chosen.values()):
@@ -116,7 +119,7 @@ class Listings:
             letters = admin.dead_letters.page(name, max(0, last - ROWS), min(ROWS, last))[::-1] if last > 0 else []
         return self._show(
             request, "dead_letters.html", name=name, letters=letters, total=total, page=page, more=total > (page + 1) * looked_at,
-            chosen=chosen, order="oldest" if oldest else None, looked_at=looked_at, action=self._bulk.of("/dead-letters", name),
+            chosen=chosen, order="oldest" if oldest else None, looked_at=looked_at, action=action, goes_on=goes_on,
         )  # fmt: skip
 
     def dead_letter_groups(self, request: Request) -> Response:

@@ -84,7 +84,11 @@ class MessageActions:
         messages = _messages(request)
         done = sum(treat(queue, tag) for queue, tag in messages)
         if len(messages) == 1:
-            notice = f"The message is {done_as}." if done else "The message waits there no longer: nothing was done."
+            notice = (
+                f"The message is {done_as.replace('their queues', 'its queue')}."
+                if done
+                else "The message waits there no longer: nothing was done."
+            )
         else:
             gone = "" if done == len(messages) else " The others are where they were no longer."
             notice = f"{done:,} of {len(messages):,} messages are {done_as}.{gone}"

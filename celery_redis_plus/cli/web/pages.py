@@ -86,7 +86,7 @@ class Pages:
         order = parameter(request, "sort") or "worst"
         if order not in ORDERS:
             raise HTTPException(400, f"sort={order:.50}: allowed are {', '.join(ORDERS)}.")
-        known = {one.queue: one for one in self._samples.latest}
+        known = self._samples.latest()
         names = [name for name in admin.queues(internal=internal) if wanted.lower() in name.lower()]
         if order != "name":
             # By the last look, some seconds ago, unless there are queues that it has not seen.

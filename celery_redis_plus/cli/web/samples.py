@@ -6,6 +6,7 @@ Pages draw lines and rates of it.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections import deque
@@ -31,6 +32,8 @@ KEPT: Final = 120
 #: The same for the history of a day.
 DAY_INTERVAL_S: Final = 600.0
 KEPT_OF_DAY: Final = 144
+#: Seconds for which a look tells the order of the queues, and their sums.
+LATEST_S: Final = 15.0
 #: Queues that are looked at, in the order of their names: some 50 MB of samples.
 MAX_QUEUES: Final = 1_000
 #: Part of the time that a look may take, however many queues there are.
@@ -56,8 +59,8 @@ class Samples:
         self._of: dict[str, deque[Sample]] = {}
         self._day: dict[str, deque[Sample]] = {}
         self._day_at = -DAY_INTERVAL_S
-        #: How the queues stood at the last look; empty before the first.
-        self.latest: Sequence[QueueOverview] = ()
+        self._latest: Sequence[QueueOverview] = ()
+        self._latest_at = -math.inf
         #: Whether the last look found the broker away; None: there was none yet.
         self.is_away: bool | None = None
 
@@ -67,7 +70,7 @@ class Samples:
             self._of = {one.queue: self._of.get(one.queue, deque(maxlen=KEPT)) for one in overviews}
             for one in overviews:
                 self._of[one.queue].append(Sample(at, one.ready, one.dead, one.published, one.delivered))
-            self.latest, self.is_away = overviews, False
+            self._latest, self._latest_at, self.is_away = overviews, at, False
             if at >= self._day_at + DAY_INTERVAL_S:
                 self._day_at = at
                 self._day = {one.queue: self._day.get(one.queue, deque(maxlen=KEPT_OF_DAY)) for one in overviews}
@@ -78,6 +81,11 @@ class Samples:
         """Return what there is of a queue."""
         with self._lock:
             return list(self._of.get(queue, ()))
+
+    def latest(self) -> dict[str, QueueOverview]:
+        """Return how the queues stood at the last look; none where that was long ago."""
+        with self._lock:
+            return {one.queue: one for one in self._latest} if self._latest_at > time.monotonic() - LATEST_S else {}
 
     def of_day(self, queue: str) -> list[Sample]:
         """Return what there is of the last 24 hours, a sample each ten minutes."""
