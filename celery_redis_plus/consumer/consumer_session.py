@@ -42,9 +42,9 @@ logger = logging.getLogger(__name__)
 #: Signs of life in the time after which the server closes idle connections; seconds between two of them before that time is
 #: known, and at most.
 KEEP_ALIVES, FIRST_KEEP_ALIVE_S, LONGEST_KEEP_ALIVE_S = 3, 1.0, 60.0
-#: A read of streams waits for so many times `polling_interval`: no broadcast is without a wake-up, and where the peer has gone
-#: silent the session ends with the wait for messages.
-STREAM_POLLS = 3
+#: A read of streams waits for so many times `polling_interval`: each broadcast wakes it, and where the peer has gone silent the
+#: session ends with the wait for messages. Less than `health_check_interval`, or a PING would go before each read.
+STREAM_POLLS = 2
 
 
 class ConsumerSession:
