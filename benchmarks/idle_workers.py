@@ -47,6 +47,8 @@ MEASURED_S = 30.0
 WATCHED_S = SPREAD_S + MEASURED_S + 10.0
 #: Seconds until the next heartbeat of workers that do not exist is due; they are renewed four times in it.
 PRETENDED_S = 12.0
+#: Commands that one connection sends within so many seconds are sent in one write, as by a pipeline.
+ONE_WRITE_S = 0.0005
 #: Seconds for which connections are watched that send nothing.
 QUIET_S = 10.0
 #: Ids of processes, sessions and connections; hashes of scripts are longer.
@@ -84,6 +86,18 @@ def read_monitor(heard: bytes, others: frozenset[bytes] = frozenset()) -> list[S
         began = began or float(match[1])
         steps.append(Step(float(match[1]) - began, connections.setdefault(match[2], len(connections)), arguments))
     return steps
+
+
+def in_one_write(steps: Sequence[Step]) -> list[tuple[Step, ...]]:
+    """Return the commands of each write, by their times."""
+    writes: list[tuple[Step, ...]] = []
+    for step in steps:
+        last = writes[-1][-1] if writes else None
+        if last is not None and last.connection == step.connection and step.at - last.at < ONE_WRITE_S:
+            writes[-1] = (*writes[-1], step)
+        else:
+            writes.append((step,))
+    return writes
 
 
 def _unescape(match: re.Match[bytes]) -> bytes:
@@ -160,6 +174,7 @@ def simulate(
     `lead` is called every two seconds, as long as they run.
     """
     host, _, port = address.rpartition(":")
+    writes = in_one_write(steps)
     own = [{name: b"%012x" % random.getrandbits(48) for name in _ids(steps)} for _ in range(workers)]
     sockets: dict[tuple[int, int], socket.socket] = {}
     selector = selectors.DefaultSelector()
@@ -182,15 +197,18 @@ def simulate(
             break
         while (left := at - time.monotonic()) > 0:
             _drain(selector, left)
-        step = steps[number]
-        key = worker, step.connection
+        write = writes[number]
+        key = worker, write[0].connection
         if key not in sockets:
             sockets[key] = socket.create_connection((host, int(port)))
             selector.register(sockets[key], selectors.EVENT_READ)
-        arguments = tuple(_ID.sub(lambda match, own=own[worker]: own[match[0]], one) for one in step.arguments)
-        sockets[key].sendall(pack_command(arguments))
-        if number + 1 < len(steps):
-            heapq.heappush(plan, (at + steps[number + 1].at - step.at, worker, number + 1))
+        packed = [
+            pack_command(tuple(_ID.sub(lambda match, own=own[worker]: own[match[0]], one) for one in step.arguments))
+            for step in write
+        ]
+        sockets[key].sendall(b"".join(packed))
+        if number + 1 < len(writes):
+            heapq.heappush(plan, (at + writes[number + 1][0].at - write[0].at, worker, number + 1))
     if mark is None:
         raise ValueError("the worker was not watched for long enough")
     elapsed = time.monotonic() - mark[0]

@@ -42,6 +42,9 @@ logger = logging.getLogger(__name__)
 #: Signs of life in the time after which the server closes idle connections; seconds between two of them before that time is
 #: known, and at most.
 KEEP_ALIVES, FIRST_KEEP_ALIVE_S, LONGEST_KEEP_ALIVE_S = 3, 1.0, 60.0
+#: A read of streams waits for so many times `polling_interval`: each broadcast wakes it, and where the peer has gone silent the
+#: session ends with the wait for messages. Less than `health_check_interval`, or a PING would go before each read.
+STREAM_POLLS = 2
 
 
 class ConsumerSession:
@@ -123,7 +126,7 @@ class ConsumerSession:
         options = self.options
         self.registry = self.session.registry
         self.reader = FanoutReader(
-            self.stream_connection, patterns=options.fanout_patterns, polling_interval_s=options.polling_interval
+            self.stream_connection, patterns=options.fanout_patterns, wait_s=STREAM_POLLS * options.polling_interval
         )
         #: What is bound to fanout exchanges here: queue -> (exchange, routing key) -> the exchange's keys.
         self.bound: dict[str, dict[tuple[str, str], FanoutKeys]] = {}

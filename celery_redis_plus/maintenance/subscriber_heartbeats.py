@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 #: Seconds between two reports of a moving cursor. After a crash, a durable subscriber gets again what it processed since.
 CURSOR_REPORT_S = 1.0
 #: Most seconds between two heartbeats of a cursor that does not move; never more than a third of its timeout.
-SUBSCRIBER_HEARTBEAT_S = 30.0
+SUBSCRIBER_HEARTBEAT_S = 60.0
 #: Seconds between two checks of deliveries of a broken connection.
 UNDECIDED_CHECK_S = 0.5
 

@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 #: Seconds between two questions for every queue and exchange by itself: one of them may have been evicted. They go with the next
 #: call of the maintenance thread, a heartbeat 10 s later at most. Of a flush the heartbeat tells before: the record is gone.
-LOOK_S = 15.0
+LOOK_S = 11.0
 #: Seconds until a missing record is checked once more: a deletion removes the record first, and the queue's name from the list
 #: of queues a moment later.
 MISSING_RECHECK_S = 0.3

@@ -218,3 +218,10 @@ def test_prepared_consumers_ack_each_message_once(early):
 def test_a_curve_tells_its_growth():
     lines = list(growth.report("queued", iter([(1, {"µs": 50.0, "B": None}), (1_000, {"µs": 60.0, "B": 500.0})])))
     assert lines[-2:] == ["| 1,000 | 60 | 500 |", "| growth | 1.20x |  |"]
+
+
+def test_commands_that_a_connection_sends_at_once_are_one_write():
+    first, second, other, later = (
+        idle_workers.Step(at, connection, (b"PING",)) for at, connection in ((0.0, 0), (0.0002, 0), (0.0003, 1), (0.2, 1))
+    )
+    assert idle_workers.in_one_write([first, second, other, later]) == [(first, second), (other,), (later,)]

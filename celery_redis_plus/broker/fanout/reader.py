@@ -43,12 +43,12 @@ class FanoutReader:
         commands: BlockingConnection,
         *,
         patterns: bool,
-        polling_interval_s: float,
+        wait_s: float,
     ) -> None:
-        """Block over `commands`; `patterns` filters by routing key."""
+        """Block over `commands`, for `wait_s` seconds at most; `patterns` filters by routing key."""
         self._commands = commands
         self._patterns = patterns
-        self._interval_s = polling_interval_s
+        self._wait_s = wait_s
         self._by_stream: dict[bytes, list[Subscription]] = {}
         #: Those that may have something to deliver, in turn.
         self.ready: deque[Subscription] = deque()
@@ -161,7 +161,7 @@ class FanoutReader:
         streams = (*self._asked, *ids)
         # One that the last read did not bring to its end may hold others back: what it has comes at once, or it has nothing.
         hurries = any(one.more for asked in self._asked.values() for one in asked)
-        lasts_s = min(self._interval_s, LEFT_OUT_S) if self._left_out else self._interval_s
+        lasts_s = min(self._wait_s, LEFT_OUT_S) if self._left_out else self._wait_s
         block = () if hurries else ("BLOCK", int(lasts_s * 1000))
         self._commands.start("XREAD", "COUNT", self._page, *block, "STREAMS", *streams, lasts_s=lasts_s)
         self._waiting = True
