@@ -71,11 +71,11 @@ class ShardChecker:
         asked: list[tuple[bytes | str, ...]] = []
         for name in names:
             keys = shard.keys.queue(name)
-            asked += [("ZCARD", key) for key in (keys.ready, keys.delayed, keys.index, keys.dlx_outbox, keys.dead)]
+            asked += [("ZCARD", key) for key in (keys.ready, keys.held, keys.delayed, keys.index, keys.dlx_outbox, keys.dead)]
             asked += [("HLEN", keys.leaving_shard), ("ZSCORE", shard.keys.queues, encode_name(name))]
         replies, bound = shard.commands.ask(asked), None
         for at, name in enumerate(names):
-            *counts, score = replies[7 * at : 7 * at + 7]
+            *counts, score = replies[8 * at : 8 * at + 8]
             messages, home = sum(counts), shard_of(name, len(self._shards))
             text = f"in shard {number}; its own is {home}"
             if messages:

@@ -131,7 +131,7 @@ class QueueMove:
         here = self.source.keys.queue(self.name)
         ask = self.source.commands.ask
         ask([("PERSIST", key) for key in here.structure()])
-        for key in (here.ready, here.delayed, here.index, here.dlx_outbox, here.dead):
+        for key in (here.ready, here.held, here.delayed, here.index, here.dlx_outbox, here.dead):
             cursor = b"0"
             while True:
                 cursor, flat = self.source.commands.command("ZSCAN", key, cursor, "COUNT", PAGE)

@@ -34,7 +34,7 @@ from celery_redis_plus.maintenance.resting_queues import QueueCrowds
 from celery_redis_plus.maintenance.sweeper import Sweeper, SweepLimits
 from celery_redis_plus.shards.queue_move import Place, QueueMove
 from celery_redis_plus.shards.raise_hold import RaiseHold
-from celery_redis_plus.shards.raise_topology import PAUSED, RaiseTopology
+from celery_redis_plus.shards.raise_topology import PAUSED, RaiseTopology, Unread
 from celery_redis_plus.shards.raise_undo import clear_shard, remove_shard
 from celery_redis_plus.shards.replicated import reply_timeout
 
@@ -105,6 +105,8 @@ class ShardsRaise:
         #: Moves of queues from the old shards.
         self._moves: dict[tuple[int, str], QueueMove] = {}
         self._resumed: set[str] = set()
+        #: Broadcasts of the last seconds that no subscriber reads any more: at the end of `run`.
+        self.unread: list[Unread] = []
         #: Queue -> since when none of its messages waits in its old shard, on the monotonic clock, in seconds.
         self._drained: dict[str, float] = {}
 
@@ -198,7 +200,10 @@ class ShardsRaise:
                 followed = True
             elif not moved and time.monotonic() > until and not self._finish():
                 self._topology.complete()
-                return
+                self.unread = self._topology.unread()
+                # Subscribers with the old number read on until they connect again.
+                if not self.unread or time.monotonic() > until + self._patience_s:
+                    return
             if not moved:
                 time.sleep(PAUSE_S)
 
@@ -337,8 +342,8 @@ class ShardsRaise:
             self._drained.pop(move.name, None)
             return
         since = self._drained.setdefault(move.name, time.monotonic())
-        # Two consumers of a queue with a single active one would work at once, and more messages be in work than `x-max-unacked`.
-        limits = move.target.commands.command("HMGET", move.target.keys.queue(move.name).meta, "sac", "max_unacked")
+        # More would be in work at once than a single active consumer, `x-max-unacked` or the message's group allow.
+        limits = move.target.commands.command("HMGET", move.target.keys.queue(move.name).meta, "sac", "max_unacked", "groups")
         is_limited = any(limit is not None for limit in limits)
         if unacked and (is_limited or time.monotonic() - since < self._patience_s):
             return

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from celery_redis_plus.cli.asking import DURATION, complain, dry_run_option, interrupted, json_option, stop_on_interrupt
-from celery_redis_plus.cli.exit_status import DONE
+from celery_redis_plus.cli.exit_status import DONE, FAILED
 from celery_redis_plus.cli.output import Progress, print_json, print_listing
 from celery_redis_plus.cli.target import Target, with_target
 
@@ -60,6 +60,13 @@ def raise_(target: Target, *, number: int, patience: float, dry_run: bool, as_js
         if stopped():
             complain(f"{unacked:,} message(s) are in work in the old shards; run the same line again")
             return interrupted()
+        for exchange, queue, broadcasts in raised.unread:
+            complain(
+                f"{broadcasts:,} broadcast(s) of exchange {exchange!r}, published while the number was raised, did not reach the "
+                f"durable subscriber {queue!r}: publish them again"
+            )
+        if raised.unread:
+            return FAILED
     return DONE
 
 

@@ -157,17 +157,18 @@ def test_a_raise_that_was_given_up_leaves_other_numbers_free(connect_shards, con
     assert Inbox(connect_shards().channel(), QUEUES[4]).drain(1, timeout_s=5) == ["goes on"]
 
 
-@pytest.mark.parametrize("limit", [{"x-single-active-consumer": True}, {"x-max-unacked": 1}])
+@pytest.mark.parametrize("limit", [{"x-single-active-consumer": True}, {"x-max-unacked": 1}, {"x-group-concurrency": 1}])
 def test_a_queue_with_a_limit_of_what_is_in_work_waits_for_it(connect_shards, connect_more, url, limit):
     channel, queue = connect_shards().channel(), QUEUES[4]
     declare(channel, queue, arguments=limit)
     publish(channel, queue, "first", "second")
-    inbox = Inbox(channel, queue, ack=False, prefetch=1)
+    known = kombu.Queue(queue, no_declare=True)
+    inbox = Inbox(channel, known, ack=False, prefetch=1)
     inbox.drain(1)
     until = time.monotonic() + 1
     with raise_of_url(url, MORE, patience_s=0.0) as found:
         assert sum(found.run(lambda: time.monotonic() > until)) == 1
-    new = Inbox(connect_more().channel(), queue)
+    new = Inbox(connect_more().channel(), known)
     assert not new.pump(0.5)
     inbox.messages[0].ack()
     assert raised(url) == 0
@@ -343,6 +344,23 @@ def test_queues_with_an_expiry_go_along(connect_shards, connect_more, url, redis
         assert Inbox(connect_more().channel(), queue).drain(3, timeout_s=5) == [0, 1, 2]
     with admin_of_url(url.replace(f"={SHARDS}", f"={MORE}")) as admin:
         assert list(admin.checker().run()) == []
+
+
+def test_broadcasts_of_the_last_moment_that_nobody_reads_are_named(connect_shards, url, monkeypatch, capsys):
+    exchange = next(name for number in range(99) if shard_of(name := f"news{number}", SHARDS))
+    arguments = {"x-durable-subscriber": True}
+    queue = kombu.Queue("heard", kombu.Exchange(exchange, "fanout", durable=True), durable=True, queue_arguments=arguments)
+    channel = connect_shards().channel()
+    queue(channel).declare()
+    tell = raising.ShardsRaise._tell  # noqa: SLF001
+
+    def published_before(self):
+        kombu.Producer(channel).publish("late", exchange=exchange, routing_key="")
+        tell(self)
+
+    monkeypatch.setattr(raising.ShardsRaise, "_tell", published_before)
+    assert main(["shards", "raise", "--broker", url, str(MORE), "--patience", "0s"]) == 1
+    assert f"1 broadcast(s) of exchange '{exchange}'" in capsys.readouterr().err
 
 
 def test_a_full_server_lets_messages_go(connect_shards, connect_more, url, redis_client, monkeypatch):
