@@ -124,6 +124,7 @@ QUEUE_FIELDS = {
     "tickets": "The last ticket that a waiting publisher got.",
     "groups": "Its message groups: concurrency, ready messages of a group, each `-` for no limit, and `strict` or `step-aside`.",
     "group_rules": "Overrides for single groups (JSON): group -> concurrency, weight, paused.",
+    "turn": "The time by which a group had its last turn, ms since the epoch; up to a second ahead where there are many.",
     "tended": "The last group that the sweep has looked at; without this field it begins anew.",
     "restricted": "`declared` or `now`: the queue has rules for its consumers, by its arguments or only now.",
     "sac": "1: single active consumer.",

@@ -331,6 +331,14 @@ OPERATIONS = {
             "counted",
         ),
         Operation(
+            "list message groups, set a rule",
+            "List groups; let a concurrency, a weight or a pause hold for one, and admit what has room by that.",
+            ("broker/queues/groups.py:read_groups", "broker/queues/groups.py:set_rule"),
+            ("list_groups", "set_group"),
+            NO_STATE,
+            "0 where the queue has no groups, -1 where too many groups have rules",
+        ),
+        Operation(
             "write a policy",
             "Write or remove an entry of the list of policies, under a new version.",
             ("broker/queues/policies.py:PolicyList.put", "broker/queues/policies.py:PolicyList.remove"),

@@ -29,8 +29,8 @@ if not accept(producer, ARGV[4], ARGV[5] == '1', ARGV[6]) then
   if staged and ARGV[5] == '1' then redis.call('UNLINK', staged) end
   return ''
 end
--- It begins where those in the outbox are, without a wake-up and without an expiry: consumers must not see it.
-record[4], record[8] = false, true
+-- It begins where those in the outbox are, without a wake-up, an expiry and a group: consumers must not see it.
+record[4], record[8], record[12] = false, true, false
 local tag = enqueue(queue.meta, queue.dlx_outbox, queue.delayed, queue.message, queue.wakeup, queue.schedule_wakeup, record,
   ARGV[1], tonumber(ARGV[2]), '0', staged, queue.expiry, '')
 local rules = redis.call('HMGET', queue.meta, 'ttl', 'dlx')

@@ -15,6 +15,7 @@ from celery_redis_plus.admin.dead_letter_admin import BrokerRefusal, DeadLetterA
 from celery_redis_plus.admin.definition_admin import DefinitionAdmin
 from celery_redis_plus.admin.diagnosis.checks import examine
 from celery_redis_plus.admin.diagnosis.examined_broker import ExaminedBroker
+from celery_redis_plus.admin.group_admin import GroupAdmin
 from celery_redis_plus.admin.message_admin import MessageAdmin
 from celery_redis_plus.admin.policy_admin import PolicyAdmin
 from celery_redis_plus.admin.removal import Removal
@@ -62,7 +63,7 @@ UNREADABLE: Final = "cannot be read"
 __all__ = ["UNREADABLE", "BrokerAdmin", "BrokerRefusal"]
 
 
-class BrokerAdmin(DeadLetterAdmin, DefinitionAdmin, MessageAdmin, PolicyAdmin):
+class BrokerAdmin(DeadLetterAdmin, DefinitionAdmin, GroupAdmin, MessageAdmin, PolicyAdmin):
     """One connection to a broker, for looking and steering; use it as a context manager.
 
     Methods that take a queue's name raise QueueNotFound where there is no such queue. All raise as `CommandConnection.call` does.

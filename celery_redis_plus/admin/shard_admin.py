@@ -225,6 +225,8 @@ class ShardAdmin(BrokerAdmin):
     resume = _by_queue(BrokerAdmin.resume)
     paused = _by_queue(BrokerAdmin.paused)
     arguments = _by_queue(BrokerAdmin.arguments)
+    groups = _by_queue(BrokerAdmin.groups)
+    set_group = _by_queue(BrokerAdmin.set_group)
     check_queue = _by_queue(BrokerAdmin.check_queue)
     search_dead_letters = _by_queue(BrokerAdmin.search_dead_letters)
 

@@ -22,6 +22,8 @@ local function groups()
   if _group_functions then return _group_functions end
   -- Messages of a group that one call admits, and admitted ones that a message of a higher priority is compared with.
   local MOST_ADMITTED, MOST_COMPARED = 10, 10
+  -- How far turns may run ahead of the clock (ms), where there are more than one a millisecond.
+  local TURNS_AHEAD_MS = 1000
   -- Bytes of a group that tell it from others.
   local LONGEST_GROUP = 256
   local known = {}
@@ -30,7 +32,7 @@ local function groups()
   local function read(meta)
     local g = known[meta]
     if g ~= nil then return g end
-    local record = redis.pcall('HMGET', meta, 'groups', 'ageing', 'newest', 'wakeup', 'quiet', 'group_rules')
+    local record = redis.pcall('HMGET', meta, 'groups', 'ageing', 'newest', 'wakeup', 'quiet', 'group_rules', 'turn')
     local concurrency, width, order = string.match(type(record[1]) == 'string' and record[1] or '', '^(%S+) (%S+) (%S+)$')
     g = false
     if concurrency then
@@ -40,8 +42,10 @@ local function groups()
         newest = record[3], quiet = record[5], ready = prefix .. 'queue:' .. rest, held = prefix .. 'held:' .. rest,
         groups = prefix .. 'groups:' .. rest, index = prefix .. 'messages_index:' .. rest, delayed = prefix .. 'delayed:' .. rest,
         message = prefix .. 'message:' .. rest .. ':', wakeup = record[4] or prefix .. 'wakeup:' .. rest, meta = meta,
-        rules = record[6] and cjson.decode(record[6]),
+        turn = tonumber(record[7]) or 0,
       }
+      local readable, rules = pcall(cjson.decode, record[6] or '')
+      g.rules = readable and type(rules) == 'table' and rules
     end
     known[meta] = g
     return g
@@ -109,6 +113,14 @@ local function groups()
     return fields[3] or ''
   end
 
+  -- The time by which a message that is admitted now gets its place: none of two is the same, or those that were published first would have
+  -- turns again within a millisecond.
+  local function next_turn(g)
+    local now = newest_of(g.newest, now_ms())
+    g.turn = g.turn >= now and g.turn < now + TURNS_AHEAD_MS and g.turn + 1 or now
+    return g.turn
+  end
+
   -- Admits what the group has room for, `MOST_ADMITTED` messages at most. Each stands behind all that are ready in its priority: groups
   -- have turns. Returns how many it admitted.
   local function admit(g, group)
@@ -119,7 +131,7 @@ local function groups()
       local place = redis.call('ZSCORE', g.held, tag)
       local rank = place and is_held(g, tag)
       if rank then
-        local score = rank_of(tonumber(place), rank) * level_of(g.ageing) + newest_of(g.newest, now_ms())
+        local score = rank_of(tonumber(place), rank) * level_of(g.ageing) + next_turn(g)
         redis.call('ZADD', g.groups, 0, ready_member(group, tag))
         redis.call('ZADD', g.ready, text(score), tag)
         admitted = admitted + 1
@@ -127,6 +139,7 @@ local function groups()
       redis.call('ZREM', g.held, tag)
       redis.call('ZREM', g.groups, member)
     end
+    if admitted > 0 then redis.call('HSET', g.meta, 'turn', text(g.turn)) end
     if admitted > 0 and not g.quiet then redis.call('ZADD', g.wakeup, 0, 'work') end
     return admitted
   end

@@ -63,6 +63,8 @@ NO_TRANSITION = frozenset(
         *(
             "pause",
             "replace_arguments",
+            "set_group",
+            "list_groups",
             "write_policy",
             "publish_fanout",
             "publish_fanout_bounded",

@@ -193,6 +193,9 @@ CALLS: dict[str, Callable[[workshop.Workshop], Any]] = {
         ],
     ),
     "check_messages": lambda shop: shop.run("check_messages", shop.q.state_keys, 1, 0, 30_000, *tags(shop, "ready", 100)),
+    "check_groups": lambda shop: shop.run("check_groups", [shop.q.meta], 1, "", 100),
+    "list_groups": lambda shop: shop.run("list_groups", [shop.q.meta], "", 200),
+    "set_group": lambda shop: shop.run("set_group", [shop.q.meta], "g0", '{"paused": true}', 100),
     "check_queue": lambda shop: shop.run(
         "check_queue",
         [

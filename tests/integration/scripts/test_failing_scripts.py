@@ -297,6 +297,12 @@ SCENARIOS: dict[str, list[Scenario]] = {
     "replace_arguments": [
         Scenario(lambda shop: shop.queues.steer("q", QueueArguments(durable=True, arguments={"x-single-active-consumer": True})))
     ],
+    "set_group": [
+        Scenario(
+            lambda shop: shop.run("set_group", [shop.q.meta], "g", '{"concurrency": 9}', 100),
+            arguments={"x-group-concurrency": 3},
+        )
+    ],
     "declare": [Scenario(lambda shop: shop.declare("new"))],
     "bind": [Scenario(lambda shop: shop.run("bind", [shop.keys.binding("e")], "bind", "a", "b"))],
 }
@@ -350,7 +356,7 @@ def test_a_script_that_fails_at_any_write_strands_and_doubles_nothing(shop, name
     fails_at_each_write(shop, name, number, {})
 
 
-@pytest.mark.parametrize("kind", GROUPS)
+@pytest.mark.parametrize("kind", ["both", *(pytest.param(kind, marks=pytest.mark.weekly) for kind in GROUPS if kind != "both")])
 @pytest.mark.parametrize(("name", "number"), [case for case in CASES if case[0] in OF_GROUPS])
 def test_a_script_that_fails_at_any_write_leaves_the_groups_in_order(shop, name, number, kind):
     if "drop-head" in SCENARIOS[name][number].arguments.values():
