@@ -72,6 +72,7 @@ def test_a_trusted_proxy_names_the_user_and_no_other_does(broker_url, channel, u
         named = {"X_Forwarded_User": "ada", "X_Forwarded_For": "192.0.2.7, 203.0.113.9, 10.0.0.2"}
         assert page.ask("GET", "/", peer="192.0.2.1", **named).status == 401
         assert "names no user" in page.ask("GET", "/", peer="10.0.0.1").text
+        assert log_in(page, "ada").status == 401
         form = urlencode({"form_token": page.access.form_token, "reason": "tests", "for": ""})
         for name, status in (("ada", 303), ("unknown", 403)):
             headers = {**named, "X_Forwarded_User": name, "Origin": f"http://{page.host}"}
