@@ -9,6 +9,7 @@ import pytest
 
 from celery_redis_plus.cli.main import main
 from celery_redis_plus.cli.web import actions, failed_logins
+from celery_redis_plus.cli.web import users as users_module
 from celery_redis_plus.cli.web.proxies import Proxies
 from celery_redis_plus.cli.web.users import Users, user_line
 from celery_redis_plus.errors import InvalidArgument
@@ -16,6 +17,14 @@ from tests.support.inbox import declare
 from tests.support.web_page import TOKEN, web_page
 
 PASSWORD = " long enough "
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cheap_hashes():
+    """Hash passwords with a small part of the cost."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(users_module, "COST", 2**5)
+        yield
 
 
 @pytest.fixture(scope="module")
