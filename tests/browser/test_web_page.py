@@ -301,6 +301,7 @@ def test_screenshots_are_small_and_differ_in_light_and_dark(user, scheme, reques
     user.open(user.base)
     user.wait_for(f"{FLOOD - DEAD:,}")
     take_picture(user, scheme, Path(folder, f"web-{scheme}.png"))
+    user.look(scheme=scheme, width=1100, height=560)
     user.open(user.base + "/dead-letters?queue=orders&task=shop.*")
     take_picture(user, scheme, Path(folder, f"web-dead-{scheme}.png"))
 

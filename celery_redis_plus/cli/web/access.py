@@ -92,7 +92,7 @@ class Access:
         """Return who logs in with a name and a password, or with the token; None: nobody does."""
         if self.token is not None:
             return TOKEN_USER if _equal(secret.strip(), self.token) else None
-        return None if self.users is None else self.users.login(name, secret)
+        return self.users.login(name, secret) if self.users is not None and self.has_passwords else None
 
     def user_of(self, request: Request) -> User | None:
         """Return who sends a request: whom a trusted proxy names, or who is logged in; None: nobody is."""

@@ -73,7 +73,7 @@ class Actions:
         if user is None:
             if secret:
                 access.failed.note(address)
-                what = f"name {name!r:.120} or password" if access.token is None else "token"
+                what = f"name or password ({name!r:.120})" if access.token is None else "token"
                 logger.warning("a login with a wrong %s, from %s", what, address)
             wrong = "This is not the token." if access.token is not None else "Name or password is wrong."
             return self._presentation.refusal(request, 401, wrong if secret else "")

@@ -172,6 +172,13 @@ def test_the_web_page_shows_and_changes_queues_of_all_shards(filled, url):
             page.post("/queue/pause", {"reason": "test", "for": "900"}, name=queue)
         assert all(one.paused == "test" for one in page.admin().overview(*QUEUES))
         (letter,) = page.admin().dead_letters.page(QUEUES[2])
+        for path in ("/running", "/scheduled", "/scheduled?task=x", f"/dead-letters/groups?queue={QUEUES[2]}", "/?sort=ready"):
+            assert page.get(path).status == 200
+        for path in ("", "&order=oldest", "&text=none"):
+            assert page.get(f"/dead-letters?queue={QUEUES[2]}{path}").status == 200
+        first = next(page.admin().list_messages(QUEUES[1], "ready"))
+        page.post("/messages/prioritize", {"message": f"{first.tag} {QUEUES[1]}", "priority": "9"}, back="/queue", name=QUEUES[1])
+        assert next(page.admin().list_messages(QUEUES[1], "ready")).priority == 9
         page.post("/dead-letters/replay", {"tag": letter.tag}, queue=QUEUES[2])
     assert filled.channel().queue_sizes(QUEUES[2]).ready == 3
 

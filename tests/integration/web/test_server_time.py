@@ -26,6 +26,7 @@ THREADS = (
     "celery-redis-plus-deletion",
     "celery-redis-plus-move",
     "celery-redis-plus-cancellation",
+    "celery-redis-plus-purge",
 )
 #: Messages of the queue, and those of shop.mail among them.
 MESSAGES = 100_000
@@ -49,7 +50,10 @@ def use(page):
     """Look at everything, and use every form."""
     paths = ["/", "/queue?name=orders&page=999", "/scheduled", "/dead-letters", "/dead-letters?queue=orders", "/consumers"]
     paths += [f"/queue?name=orders&state={state}" for state in ("ready", "delayed", "unacked")]
-    paths += ["/queue?name=orders&task=shop.mail"]
+    paths += ["/queue?name=orders&task=shop.mail", "/queue?name=orders&text=none", "/?sort=name", "/running"]
+    paths += ["/scheduled?task=shop.mail", "/dead-letters?queue=orders&order=oldest", "/dead-letters?queue=orders&error=none"]
+    paths += ["/dead-letters/groups?queue=orders"]
+    paths += [f"/confirm?queue=orders&task=shop.mail&action={action}" for action in ("cancel", "replay", "purge")]
     paths += ["/search?q=order-24", "/search?q=no-such-task"]
     message = html.unescape(re.search(r'href="(/message[^"]+)"', page.get("/queue", name="orders").text)[1])
     for _ in range(MEDIAN_FROM):
@@ -69,6 +73,10 @@ def use(page):
     page.post("/queue/cancel", {"task": "shop.mail"}, name="other")
     wait_until(lambda: f"{MAILS:,} are cancelled" in page.get("/queue", name="other").text, 120, interval_s=0.2)
     by_queue = {"queue": "orders"}
+    page.post("/queue/purge", name="other")
+    message = [f"{one.tag} orders" for one in page.admin().list_messages("orders", "delayed")][:100]
+    for path, form in (("run-now", {}), ("prioritize", {"priority": "9"}), ("move", {"to": "other"})):
+        page.post(f"/messages/{path}", {"message": message, **form}, back="/scheduled")
     act(page, "/dead-letters/replay-many", {"task": "shop.*"}, by_queue, "2 are back to work", "The last replay is over")
 
 

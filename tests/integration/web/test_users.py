@@ -9,6 +9,7 @@ import pytest
 
 from celery_redis_plus.cli.main import main
 from celery_redis_plus.cli.web import actions, failed_logins
+from celery_redis_plus.cli.web import users as users_module
 from celery_redis_plus.cli.web.proxies import Proxies
 from celery_redis_plus.cli.web.users import Users, user_line
 from celery_redis_plus.errors import InvalidArgument
@@ -16,6 +17,14 @@ from tests.support.inbox import declare
 from tests.support.web_page import TOKEN, web_page
 
 PASSWORD = " long enough "
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cheap_hashes():
+    """Hash passwords with a small part of the cost."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(users_module, "COST", 2**5)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -72,6 +81,7 @@ def test_a_trusted_proxy_names_the_user_and_no_other_does(broker_url, channel, u
         named = {"X_Forwarded_User": "ada", "X_Forwarded_For": "192.0.2.7, 203.0.113.9, 10.0.0.2"}
         assert page.ask("GET", "/", peer="192.0.2.1", **named).status == 401
         assert "names no user" in page.ask("GET", "/", peer="10.0.0.1").text
+        assert log_in(page, "ada").status == 401
         form = urlencode({"form_token": page.access.form_token, "reason": "tests", "for": ""})
         for name, status in (("ada", 303), ("unknown", 403)):
             headers = {**named, "X_Forwarded_User": name, "Origin": f"http://{page.host}"}
