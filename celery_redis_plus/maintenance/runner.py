@@ -114,20 +114,20 @@ class TaskRunner:
         now = clock.now_s()
         if news or now - self._asked_at >= TIMETABLE_S:
             self._ask_all()
-        if min(self._timetable.values()) > now:
+        due = [task for task, at in self._timetable.items() if at <= now]
+        if not due:
             return min(self._timetable.values())
-        due = [task for task in self._tasks if self._timetable[task] <= now]
         lost, self._lost = self._lost, None
         self._run_due(self._first, now)
-        for task in sorted(due, key=lambda one: one is lost):
-            self._run_due(self._first, clock.now_s())
-            # By now another task may have done what was due.
-            self._run_due((task,), now)
-        if due:
-            # One task may have made others due.
-            return self.next_run_at
-        self._timetable.update((task, self._next_run_at(task)) for task in self._first)
-        return min(self._timetable.values())
+        if not news and all(task in self._first for task in due):
+            self._timetable.update((task, self._next_run_at(task)) for task in self._first)
+            return min(self._timetable.values())
+        for task in sorted(self._tasks, key=lambda one: one is lost):
+            if self._next_run_at(task) <= now:
+                self._run_due(self._first, clock.now_s())
+                self._run(task)
+        # One task may have made others due.
+        return self.next_run_at
 
     def alone(self, task: MaintenanceTask, step: Callable[[], None]) -> None:
         """Do a step of a task that has not failed, within the run of another one; if it fails, so does the task, and rests.
