@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from celery_redis_plus import clock
@@ -56,8 +54,6 @@ class SubscriberHeartbeats:
         self._reported: dict[str, Report] = {}
         self._beat_s = min(SUBSCRIBER_HEARTBEAT_S, positions.keep_s / 3)
         self._check_at = 0.0
-        #: Subscribers whose reports went with a heartbeat, their cursors then, and the streams; None where there was no answer.
-        self._answers: list[tuple[list[SubscriberCursor], list[Mark], StreamEnd | None]] = []
         #: All cursors are compared with their streams at the next report.
         self._compare_all = False
         self._failures = KeyFailures(logger, "has subscribers that cannot be looked after", kind="exchange")
@@ -85,23 +81,6 @@ class SubscriberHeartbeats:
         self._check_at = 0.0
         self._compare_all = True
 
-    def go_with_heartbeat(self, next_at: float) -> None:
-        """Tell, with the next call, that those live whose own report is due before the next heartbeat.
-
-        `next_at` is when that comes, on `clock`, in seconds.
-        """
-        now = clock.now_s()
-        if self._compare_all:
-            return
-        for batch in self._batches(lambda position, last: position.cursor == last.cursor and next_at - last.at >= self._beat_s):
-            for position in batch:
-                self._reported[position.id] = replace(self._last(position), at=now)
-            cursors = [position.cursor for position in batch]
-            self._registry.heartbeat_nowait(batch[0].keys, batch, partial(self._answer, batch, cursors))
-
-    def _answer(self, batch: list[SubscriberCursor], cursors: list[Mark], end: StreamEnd | None) -> None:
-        self._answers.append((batch, cursors, end))
-
     def run(self) -> None:
         """Do what is due. Raises as `CommandConnection.call` does."""
         now = clock.now_s()
@@ -110,18 +89,7 @@ class SubscriberHeartbeats:
             position.decide(self.active_tasks)
         self._check_at = now + (UNDECIDED_CHECK_S if undecided else CURSOR_REPORT_S)
         self._give_up()
-        self._take_answers()
         self._report(now)
-
-    def _take_answers(self) -> None:
-        """Read what the server has answered to reports that went with a heartbeat; one without an answer is due."""
-        answers, self._answers = self._answers, []
-        for batch, cursors, end in answers:
-            if end is not None:
-                self._note(batch, cursors, end, self._last(batch[0]).at)
-                continue
-            for position in batch:
-                self._reported.pop(position.id, None)
 
     def _give_up(self) -> None:
         for position in self._positions.expired():
@@ -137,31 +105,27 @@ class SubscriberHeartbeats:
     def _report(self, now: float) -> None:
         positions = self._positions.all()
         compare_all, self._compare_all = self._compare_all, False
-
-        def is_due(position: SubscriberCursor, last: Report) -> bool:
-            return compare_all or position.cursor != last.cursor or now - last.at >= self._beat_s or not last.at
-
-        for batch in self._batches(is_due):
-            with self._failures.alone(batch[0].keys.exchange):
-                cursors = [position.cursor for position in batch]
-                self._note(batch, cursors, self._registry.heartbeat(batch[0].keys, batch), now)
+        by_stream: dict[bytes, list[SubscriberCursor]] = {}
+        for position in positions:
+            if not position.live:
+                continue
+            last = self._last(position)
+            if compare_all or position.cursor != last.cursor or now - last.at >= self._beat_s or not last.at:
+                by_stream.setdefault(position.stream, []).append(position)
+        for of_stream in by_stream.values():
+            for first in range(0, len(of_stream), SUBSCRIBERS_A_CALL):
+                batch = of_stream[first : first + SUBSCRIBERS_A_CALL]
+                with self._failures.alone(batch[0].keys.exchange):
+                    self._report_batch(batch, now)
         if len(self._reported) > 2 * len(positions) + SUBSCRIBERS_A_CALL:
             known = {position.id for position in positions}
             self._reported = {name: last for name, last in self._reported.items() if name in known}
 
-    def _batches(self, wanted: Callable[[SubscriberCursor, Report], bool]) -> Iterator[list[SubscriberCursor]]:
-        """Yield the live positions that are wanted, by stream, as many at once as go into one call."""
-        by_stream: dict[bytes, list[SubscriberCursor]] = {}
-        for position in self._positions.all():
-            if position.live and wanted(position, self._last(position)):
-                by_stream.setdefault(position.stream, []).append(position)
-        for of_stream in by_stream.values():
-            for first in range(0, len(of_stream), SUBSCRIBERS_A_CALL):
-                yield of_stream[first : first + SUBSCRIBERS_A_CALL]
-
-    def _note(self, batch: list[SubscriberCursor], cursors: list[Mark], end: StreamEnd, at: float) -> None:
+    def _report_batch(self, batch: list[SubscriberCursor], now: float) -> None:
+        cursors = [position.cursor for position in batch]
+        end = self._registry.heartbeat(batch[0].keys, batch)
         for position, cursor in zip(batch, cursors, strict=True):
-            self._reported[position.id] = Report(cursor, at, max(0, end.count - cursor.number))
+            self._reported[position.id] = Report(cursor, now, max(0, end.count - cursor.number))
             self._compare(position, cursor, end)
             if position.ended:
                 # Its goodbye, over another connection, may have been done before this made its record anew.

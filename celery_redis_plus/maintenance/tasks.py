@@ -147,9 +147,8 @@ class Tasks:
         )  # fmt: skip
 
     def _go_with_heartbeat(self, next_at: float) -> None:
-        """Have go with a heartbeat, in one write, what would be sent before the next one."""
-        for task in (self.consumer_lists, self.subscriber_heartbeats):
-            self.runner.alone(task, partial(task.go_with_heartbeat, next_at))
+        """Have the looks for consumers go with a heartbeat, in one write, that would be sent before the next one."""
+        self.runner.alone(self.consumer_lists, partial(self.consumer_lists.go_with_heartbeat, next_at))
 
     @fork_safe_property
     def lost_processes(self) -> LostProcesses:

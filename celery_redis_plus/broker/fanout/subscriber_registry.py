@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -148,20 +148,6 @@ class SubscriberRegistry:
         arguments = self._heartbeat_arguments(positions)
         entry, count = self._commands.call(script("heartbeat_fanout"), _heartbeat_keys(keys), *arguments)
         return StreamEnd(entry, int(count))
-
-    def heartbeat_nowait(
-        self, keys: FanoutKeys, positions: Sequence[SubscriberCursor], done: Callable[[StreamEnd | None], None]
-    ) -> None:
-        """Do as `heartbeat` with the next call; `done` is told what that returns, None where it failed.
-
-        Raises as `CommandConnection.send_nowait` does.
-        """
-
-        def answered(reply: list[bytes] | None, _: Exception | None) -> None:
-            done(None if reply is None else StreamEnd(reply[0], int(reply[1])))
-
-        arguments = self._heartbeat_arguments(positions)
-        self._commands.send_nowait(script("heartbeat_fanout"), _heartbeat_keys(keys), *arguments, done=answered, buffered=True)
 
     def report_progress(self, position: SubscriberCursor) -> None:
         """Tell how far a subscriber is whose publishers may wait for it, without waiting for the answer."""

@@ -1,4 +1,4 @@
-"""What is due before the next heartbeat of a process goes with this one, in one write."""
+"""The looks for consumers that are due before the next heartbeat of a process go with this one, in one write."""
 
 from __future__ import annotations
 
@@ -8,12 +8,10 @@ from celery_redis_plus import clock
 from celery_redis_plus.broker.consumers.registry import Consumer, Consumers
 from celery_redis_plus.broker.consumers.unacked import UnackedMessages
 from celery_redis_plus.broker.exchanges.declared_topology import DeclaredTopology
-from celery_redis_plus.broker.fanout.subscriber_cursor import SubscriberCursors
 from celery_redis_plus.maintenance import consumer_lists
 from celery_redis_plus.maintenance.consumed_queues import ConsumedQueues
 from celery_redis_plus.maintenance.consumer_lists import ConsumerLists
 from celery_redis_plus.maintenance.resting_queues import QueueCrowds
-from celery_redis_plus.maintenance.subscriber_heartbeats import SubscriberHeartbeats
 from tests.support.inbox import Inbox, declare
 from tests.support.waiting import wait_until
 
@@ -101,43 +99,3 @@ def test_a_look_without_an_answer_is_done_again(lists, commands, advance, redis_
     assert lists.next_run_at == 0.0
     lists.run()
     assert redis_client.hexists("consumer:{q}:s.1", "heard")
-
-
-@pytest.fixture
-def subscriber(channel):
-    """A live subscriber of an exchange, and the task that has reported it once."""
-    session = channel.session
-    positions = SubscriberCursors(300)
-    position = session.registry.subscribe(session.fanout_keys("news"), "q", durable=False)
-    positions.add(position, session)
-    position.live = True
-    heartbeats = SubscriberHeartbeats(session.registry, positions)
-    heartbeats.run()
-    return position, heartbeats
-
-
-def deadline(client, position):
-    return client.zscore(position.keys.subscribers, position.id)
-
-
-def test_a_subscriber_whose_report_is_due_before_the_next_heartbeat_reports_with_this_one(subscriber, commands, redis_client):
-    position, heartbeats = subscriber
-    before = deadline(redis_client, position)
-    heartbeats.go_with_heartbeat(clock.now_s() + 50)
-    assert not commands.has_pending
-    heartbeats.go_with_heartbeat(clock.now_s() + 61)
-    assert deadline(redis_client, position) == before, "it waits for the next write"
-    commands.command("PING")
-    assert deadline(redis_client, position) > before
-    heartbeats.run()
-    heartbeats.go_with_heartbeat(clock.now_s() + 50)
-    assert not commands.has_pending
-
-
-def test_a_report_without_an_answer_is_sent_again(subscriber, commands, redis_client):
-    position, heartbeats = subscriber
-    before = deadline(redis_client, position)
-    heartbeats.go_with_heartbeat(clock.now_s() + 61)
-    commands.abort()
-    heartbeats.run()
-    assert deadline(redis_client, position) > before
