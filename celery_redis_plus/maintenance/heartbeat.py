@@ -74,7 +74,7 @@ class Heartbeat:
         #: This process' record as it is stored; None: there is none.
         self.stored: ProcessRecord | None = None
         #: The next heartbeat comes within so many seconds.
-        self._rest_s = leadership.beat_s
+        self.rest_s = leadership.beat_s
         #: What the leader knows: version of the records, and all of them by process.
         self.version = ""
         self.known: dict[str, KnownProcess] = {}
@@ -99,7 +99,7 @@ class Heartbeat:
         try:
             self._meet_server()
             now_seen = self._now_seen()
-            self._before(clock.now_s() + self._rest_s)
+            self._before(clock.now_s() + self.rest_s)
             self.beat()
             # Not where the server has refused the record.
             self._seen = now_seen
@@ -127,9 +127,9 @@ class Heartbeat:
         if text:
             self.stored = record
         self._leadership.alone = beat.processes <= 1
-        promised_s, self._rest_s = self._rest_s, self._rest_of(beat)
+        promised_s, self.rest_s = self.rest_s, self._rest_of(beat)
         # Not later than this heartbeat has said.
-        rest_s = min(promised_s, self._rest_s)
+        rest_s = min(promised_s, self.rest_s)
         if beat.state == "leader":
             self._leadership.renew(beat.epoch, sent_at + lease_s)
             if beat.known is not None:
@@ -159,7 +159,7 @@ class Heartbeat:
             asks=self.asks and self.is_judged,
             lease_s=self._leadership.lease_s,
             version=self.version,
-            next_s=self._rest_s,
+            next_s=self.rest_s,
         )
 
     def _now_seen(self) -> tuple[int, ...]:

@@ -234,7 +234,8 @@ class Tasks:
     def topology_recovery(self) -> TopologyRecovery:
         """Declares again what a flush or a deletion has taken from consumers."""
         return TopologyRecovery(
-            self._queues, self._bindings, self.watched, self._knowledge, on_flush=self.heartbeat.run_soon
+            self._queues, self._bindings, self.watched, self._knowledge, on_flush=self.heartbeat.run_soon,
+            heartbeat_s=lambda: self.heartbeat.rest_s,
         )  # fmt: skip
 
     @fork_safe_property

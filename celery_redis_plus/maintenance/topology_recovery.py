@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Seconds between two questions for every queue and exchange by itself: one of them may have been evicted. They go with the next
-#: call of the maintenance thread, a heartbeat 10 s later at most. Of a flush the heartbeat tells before: the record is gone.
-LOOK_S = 11.0
+#: Seconds until the answers to questions for every queue and exchange by itself: one of them may have been evicted. They go with
+#: the next heartbeat, so they are asked before. Of a flush that tells: the process' record is gone.
+LOOK_S = 20.0
 #: Seconds until a missing record is checked once more: a deletion removes the record first, and the queue's name from the list
 #: of queues a moment later.
 MISSING_RECHECK_S = 0.3
@@ -43,17 +43,19 @@ class TopologyRecovery:
         knowledge: DeclaredTopology,
         *,
         on_flush: Callable[[], None],
+        heartbeat_s: Callable[[], float] = lambda: 0.0,
     ) -> None:
         """Look after the queues in `watched` and those of bindings that were made here, by what is in `knowledge`.
 
-        `on_flush` is called when the database was found flushed.
+        `on_flush` is called when the database was found flushed. `heartbeat_s` returns for how many seconds at most there is no
+        call of the maintenance thread.
         """
         self._queues = queues
         self._bindings = bindings
         self._watched = watched
         self._knowledge = knowledge
         self._flushes = knowledge.flushes
-        self._on_flush = on_flush
+        self._on_flush, self._heartbeat_s = on_flush, heartbeat_s
         self._check_at = 0.0
         #: Something may be missing: an answer said so, or the connection was away.
         self._in_doubt = True
@@ -84,6 +86,7 @@ class TopologyRecovery:
             self._flushes = self._knowledge.flushes
             return
         if not self._in_doubt:
+            self._check_at -= min(self._heartbeat_s(), rest_s / 2)
             self._bindings.ask_whether_lost(watched | self._knowledge.bound_queues(), self.run_soon)
             return
         # In this order: a flush after the look at the mark is noticed the next time.
