@@ -41,10 +41,11 @@ def throughput(messages: int, groups: int, prefetch: int) -> None:
     for name, arguments in QUEUES.items():
         with channel_of(arguments) as channel:
             producer, client = kombu.Producer(channel), channel.connection.client
-            began = time.perf_counter()
+            before, began = cpu_s(channel), time.perf_counter()
             for number in range(messages):
                 producer.publish(BODY, routing_key="q", headers={"x-message-group": f"g{number % groups}"})
             published = messages / (time.perf_counter() - began)
+            publish_us = (cpu_s(channel) - before) / messages * 1e6
             taken = 0
 
             def take(message: kombu.Message) -> None:
@@ -65,8 +66,8 @@ def throughput(messages: int, groups: int, prefetch: int) -> None:
             base.setdefault("published", published)
             base.setdefault("consumed", consumed)
             print(
-                f"{name}: published {published:,.0f}/s ({published / base['published']:.2f}), consumed {consumed:,.0f}/s "
-                f"({consumed / base['consumed']:.2f}), server {server_us:.0f} us a message"
+                f"{name}: published {published:,.0f}/s ({published / base['published']:.2f}), server {publish_us:.0f} us; "
+                f"consumed {consumed:,.0f}/s ({consumed / base['consumed']:.2f}), server {server_us:.0f} us a message"
             )
 
 

@@ -207,3 +207,72 @@ def test_groups_of_an_exchange_that_broadcasts_are_refused(channel):
     declare(channel, "q", arguments=FAIR)
     with pytest.raises(PreconditionFailed, match="broadcasts come in their order"):
         channel.queue_bind("q", "f")
+
+
+def test_another_concurrency_is_refused_by_a_declaration_and_by_a_policy(channel, admin):
+    declare(channel, "q", arguments=ONE)
+    with pytest.raises(
+        PreconditionFailed, match="inequivalent arg 'x-group-concurrency' for queue 'q': received 2 but current is 1"
+    ):
+        declare(channel, "q", arguments={"x-group-concurrency": 2})
+    with pytest.raises(InvalidArgument, match="'x-group-concurrency' of policy 'q' cannot change while a queue lives"):
+        admin.set_policy("q", {"x-group-concurrency": 2}, "test")
+
+
+def test_a_policy_cannot_make_a_queue_with_groups_drop_its_head(channel, admin):
+    declare(channel, "q", arguments=ONE)
+    (problem,) = admin.set_policy("q", {"x-max-length": 5}, "test").values()
+    assert "'x-group-concurrency' of queue 'q' is 1 beside a limit with 'x-overflow' 'drop-head'" in problem
+    assert admin.set_policy("q", {"x-max-length": 5, "x-overflow": "block"}, "test") == {"q": None}
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"x-single-active-consumer": True},
+        {"x-rate-limit": 1000},
+        {"x-max-unacked": 10},
+        {"x-priority-ageing": 60_000},
+        {"x-event-log": True},
+        {"x-max-pending": 50, "x-overflow": "block"},
+        {"x-retry-policy": "constant first=10"},
+    ],
+    ids=lambda more: next(iter(more)),
+)
+@pytest.mark.parametrize("asked", [ONE, {**FAIR, **ONE}], ids=["one", "fair"])
+def test_groups_go_with_other_arguments(asked, more, connect):
+    arguments = {**asked, **more}
+    inbox = Inbox(connect().channel(), kombu.Queue("q", durable=True, queue_arguments=arguments), prefetch=3)
+    fill(connect().channel(), *(f"{group}{number}" for number in range(5) for group in "ab"))
+    bodies = inbox.exactly(10)
+    for group in "ab":
+        assert [body for body in bodies if body[0] == group] == [f"{group}{number}" for number in range(5)]
+
+
+def test_a_paused_queue_goes_on_with_its_groups(channel, admin):
+    declare(channel, "q", arguments=ONE)
+    fill(channel, "a1", "a2")
+    first = channel.basic_get("q")
+    admin.pause("q", "test")
+    first.ack()
+    assert get(channel, 1) == [None]
+    admin.resume("q")
+    assert get(channel, 2) == ["a2", None]
+
+
+def test_a_deduplicated_message_is_held_once(channel):
+    declare(channel, "q", arguments=ONE)
+    for _ in range(2):
+        publish(channel, "q", "a", headers={**of_group("a"), "x-deduplication-id": "1"})
+    assert channel.queue_counters("q").ready == 1
+
+
+def test_a_large_message_of_a_group_is_held_too(channel):
+    declare(channel, "q", arguments=ONE)
+    large = "x" * 1_100_000
+    publish(channel, "q", large, "second", headers=of_group("a"))
+    first = channel.basic_get("q")
+    assert first.payload == large
+    assert get(channel, 1) == [None]
+    first.ack()
+    assert get(channel, 1) == ["second"]
