@@ -117,7 +117,7 @@ def test_publishers_to_exchanges_come_along(connect_shards, connect_more, url):
         assert Inbox(connect_more().channel(), kombu.Queue(queue, no_declare=True)).drain(2, timeout_s=5) == ["before", "after"]
 
 
-@pytest.mark.parametrize("at", [pytest.param(at, marks=[] if at % 30 == 0 else pytest.mark.weekly) for at in range(170)])
+@pytest.mark.parametrize("at", [pytest.param(at, marks=[] if at % 30 == 0 else pytest.mark.weekly) for at in range(230)])
 def test_a_kill_between_any_two_calls_loses_and_doubles_nothing(connect_shards, connect_more, url, monkeypatch, at):
     channel = connect_shards().channel()
     declare(channel, *QUEUES[3:5])
