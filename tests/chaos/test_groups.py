@@ -36,8 +36,13 @@ def overlaps(entries: Iterable[Entry], killed: dict[int, float]) -> Iterator[tup
             of_group.pop((entry.pid, entry.task), None)
 
 
+@pytest.mark.parametrize(
+    "pool", ["prefork", *(pytest.param(pool, marks=pytest.mark.full_only) for pool in ("threads", "gevent"))]
+)
 @pytest.mark.judged(grouped=True)
-def test_no_two_of_a_group_are_in_work_while_workers_are_killed(*, full, own_server, ledger, chaos_app, chaos_worker, figures):
+def test_no_two_of_a_group_are_in_work_while_workers_are_killed(
+    *, pool, full, own_server, ledger, chaos_app, chaos_worker, figures
+):
     groups, tasks, kills = (1_000, 20_000, 10) if full else (1_000, 2_000, 3)
     url = own_server.url()
     options = {"queues": {QUEUE: {"x-group-concurrency": 1}}, "task_acks_late": True, "worker_prefetch_multiplier": 2}
@@ -51,7 +56,7 @@ def test_no_two_of_a_group_are_in_work_while_workers_are_killed(*, full, own_ser
             published[name] = time.monotonic()
     workers = [
         chaos_worker(
-            url, visibility_timeout=VISIBILITY_TIMEOUT_S, pool="prefork", concurrency=2, config=options, queues=[QUEUE]
+            url, visibility_timeout=VISIBILITY_TIMEOUT_S, pool=pool, concurrency=2, config=options, queues=[QUEUE]
         ).start()
         for _ in range(WORKERS)
     ]
