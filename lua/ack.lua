@@ -9,7 +9,7 @@
 
 local PLACES = 5
 
--- Removes messages that are there, wherever they stand. Returns how many, and the last place that was looked at.
+-- Removes messages that are there, wherever they stand. Returns how many.
 local function remove(tags)
   local hashes = {}
   for i, tag in ipairs(tags) do hashes[i] = KEYS[6] .. tag end
@@ -19,7 +19,7 @@ local function remove(tags)
     place = place + 1
     found = found + redis.call('ZREM', KEYS[place], unpack(tags))
   until found >= #tags or place == PLACES
-  return removed, place
+  return removed
 end
 
 local plain, others = {}, {}
@@ -27,24 +27,23 @@ for _, tag in ipairs(ARGV) do
   local kind = is_plain(tag) and plain or others
   kind[#kind + 1] = tag
 end
-local removed = #plain > 0 and (remove(plain)) or 0
+local removed = #plain > 0 and remove(plain) or 0
 if #others == 0 then return removed end
 
 -- Only here, because each call makes the functions anew that it comes by.
 -- @include release_capacity
 -- @include log_event
 -- @include groups
-local DEAD = 4
 local freed, bytes = 0, 0
 for _, tag in ipairs(others) do
   local reason, err
   if is_logged(tag) then tag, reason, err = string.match(tag, '^([^\t]+)\t?([^\t]*)\t?(.*)$') end
-  local size = is_bounded(tag) and size_of(KEYS[6] .. tag) or 0
+  local size = is_bounded(tag) and redis.pcall('HEXISTS', KEYS[6] .. tag, 'died') == 0 and size_of(KEYS[6] .. tag) or 0
   local group = is_grouped(tag) and groups().group_of(KEYS[6] .. tag)
-  local was_there, place = remove({ tag })
+  local was_there = remove({ tag })
   if was_there == 1 then
     removed = removed + 1
-    if size > 0 and place < DEAD then
+    if size > 0 then
       freed = freed + 1
       bytes = bytes + size
     end

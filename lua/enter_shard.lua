@@ -34,7 +34,7 @@ while ARGV[at] do
     if in_group and not group then
       redis.call('ZADD', queue.ready, score, tag)
     elseif group then
-      groups().enter(queue.meta, tag, group, score, false)
+      groups().enter(queue.meta, tag, group, score, false, true)
     end
     if name == 'ready' then
       ready = true

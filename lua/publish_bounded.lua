@@ -127,13 +127,13 @@ local function full(dead)
   return { 'FULL', tight[1], tight[2], tight[3], dead }
 end
 
-local function put()
+local function put(dropped)
   local tag = enqueue(queue.meta, queue.ready, queue.delayed, queue.message, queue.wakeup, queue.schedule_wakeup, record,
     ARGV[1], tonumber(rank), ARGV[3], staged, queue.expiry, ARGV[7])
   remember_number(producer, ARGV[4], retry, window)
   -- What a transient queue leaves goes with it.
   if record[14] and tonumber(record[14]) < tonumber(window) then redis.call('PEXPIRE', producer, record[14]) end
-  if ARGV[11] then remember_duplicate(ARGV[11], tag, queue.message) end
+  if ARGV[11] and not dropped then remember_duplicate(ARGV[11], tag, queue.message) end
   return tag
 end
 
@@ -199,7 +199,7 @@ end
 if not fits or free <= ahead then
   if overflow == 'reject-publish-dlx' then
     if not new_here() then return '' end
-    local tag = put()
+    local tag = put(true)
     drop(redis.call('ZSCORE', queue.ready, tag) and queue.ready or queue.delayed, tag, text(rank * level_of(record[9]) + now_ms()))
     return full((rules[2] or not rules[1]) and 1 or 0)
   end

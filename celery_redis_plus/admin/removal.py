@@ -22,6 +22,8 @@ logger = logging.getLogger(__name__)
 
 #: Kind of a key -> the type of what is there. The last two are of migrations, beside kombu's keys.
 TYPES: Final = {one.kind: one.type for one in DESCRIPTIONS} | {"moving": "list", "taken": "zset"}
+#: Kinds that are one key a broker, spelled without a tag in braces. Other keys of a whole name such as `dead` are not ours.
+WHOLE_NAMES: Final = frozenset({one.kind for one in DESCRIPTIONS if b"{" not in one.key} | {"moving", "taken"})
 #: Keys that one command deletes. Their memory is freed by another thread of the server (UNLINK).
 DELETED_A_CALL: Final = 250
 #: Kinds that come last: by `fanout` the streams are found, and the mark tells other processes of the loss.
@@ -70,10 +72,14 @@ class Removal:
             deleted += count
         return deleted
 
+    def _kind(self, key: bytes) -> str | None:
+        kind = self._keys.kind(key)
+        return kind if kind in TYPES and (kind in WHOLE_NAMES or self._keys.parts(key) is not None) else None
+
     def _pages(self) -> Iterator[list[tuple[bytes, str]]]:
         """Yield keys that are ours, each with its kind, a page at a time."""
         for found in scan_keys(self._commands, self._keys.any):
-            named = [(key, kind) for key in found if (kind := self._keys.kind(key)) in TYPES and kind is not None]
+            named = [(key, kind) for key in found if (kind := self._kind(key)) is not None]
             streams = [(self._keys.stream_of(key), "stream") for key, kind in named if kind == "fanout"]
             asked = [*named, *streams]
             types = self._commands.ask([("TYPE", key) for key, _ in asked])

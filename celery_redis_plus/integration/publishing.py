@@ -123,7 +123,10 @@ def _refuse_tracking(apply: Callable[..., Any], task: Any, *arguments: Any, **op
     """Run a task of any app eagerly, but not with the option `track`."""
     if is_tracked(options.get("track", False)):
         raise InvalidArgument(f"track is True for {task.name!r}, which runs eagerly; allowed for sent tasks")
-    return apply(task, *arguments, **options)
+    result = apply(task, *arguments, **options)
+    if getattr(task, "unique", None) is not None:
+        result.is_duplicate = False
+    return result
 
 
 def _tracking_in(signatures: Any) -> str:
@@ -185,7 +188,8 @@ def _send_task(
     elif ack_timeout is not None:
         raise InvalidArgument(f"ack_timeout is {ack_timeout!r} without track=True; allowed with it, or none")
     unique = getattr(options.get("task_type"), "unique", None)
-    if unique is not None and not any(kind in around for kind in _OF_CANVAS):
+    # The last task of a chain has an empty one.
+    if unique is not None and all(options.get(kind) is None for kind in _OF_CANVAS):
         _make_unique(options, *arguments)
     if connections is not None and connections.group_of is not None:
         _name_group(connections.group_of, arguments, options)

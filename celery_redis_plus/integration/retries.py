@@ -16,13 +16,22 @@ from typing import Any
 from celery import current_app
 from celery.exceptions import Ignore, Reject, Retry, TaskPredicate
 
-from celery_redis_plus.broker.arguments.deduplication import ID, LONGEST_TTL_MS, RETRY_OF, SCOPE, SNOOZES, TTL, UNTIL_STARTED
+from celery_redis_plus.broker.arguments.deduplication import (
+    ID,
+    LONGEST_TTL_MS,
+    RETRY_OF,
+    SCOPE,
+    SNOOZES,
+    TTL,
+    TTL_SCOPE,
+    UNTIL_STARTED,
+)
 from celery_redis_plus.broker.arguments.eta import MAX_DELAY_MS
 from celery_redis_plus.broker.arguments.retry_policy import RetryPolicy
 from celery_redis_plus.broker.consumers.last_error import failure_by
 from celery_redis_plus.errors import InvalidArgument, OptionError, SnoozedTooOften
 from celery_redis_plus.integration.ack_policies import POLICIES
-from celery_redis_plus.transport.stored_json import TASK_FENCE
+from celery_redis_plus.transport.stored_json import TASK_DELIVERY, TASK_FENCE
 
 #: Header with the errors of the tries before, and how many it keeps: the first one, and the latest.
 ERRORS, MAX_ERRORS = "x-retry-errors", 10
@@ -79,7 +88,7 @@ def snooze(delay: float | timedelta | datetime, reason: str = "", *, limit: int 
         limit: how often this message may be snoozed; None: for ever.
 
     Raises:
-        celery.exceptions.Retry: it is snoozed. (In an eager task it then runs again at once, as a retry does.)
+        celery.exceptions.Retry: it is snoozed. (In an eager task it then runs again at once, as a retry does, and counts as one.)
         SnoozedTooOften: it was snoozed `limit` times before; the task fails by it, unless it catches it.
         InvalidArgument: `delay` is no time from now on, within a hundred years; or no task of a worker runs here.
     """
@@ -169,14 +178,15 @@ def _sent_again(
 
     Where a worker dies behind the publish, before its ack, the message that was retried comes again, and is acked. A worker that
     was only taken for dead sends the retry once more, and that is refused as a duplicate. Where it cannot be published, the
-    message goes back: Reject with requeue.
+    message goes back: Reject with requeue. Raises what the publish raises where it was acked before the task began.
     """
     request = task.request
     headers = {**_headers(task), **more}
     tag = ((request.properties or {}).get(TASK_FENCE) or "").partition(" ")[0]
     if tag:
         headers[RETRY_OF] = tag
-    if tag and (ID not in headers or headers.get(SCOPE) == UNTIL_STARTED):
+    # An id that stands for a time, or until the start, goes on without the retry.
+    if tag and (ID not in headers or headers.get(SCOPE, TTL_SCOPE) in {UNTIL_STARTED, TTL_SCOPE}):
         ttl = min(REMEMBERED_MS + round(delay_s * 1000), LONGEST_TTL_MS)
         headers |= {ID: f"retry of {tag}", SCOPE: "until-acked", TTL: ttl}
     signature = task.signature_from_request(request, countdown=delay_s, retries=retries, headers=headers)
@@ -185,7 +195,10 @@ def _sent_again(
         return again
     try:
         signature.apply_async()
-    except Exception as refused:  # noqa: BLE001 - whatever it is: the message stays
+    except Exception as refused:
+        if not (request.properties or {}).get(TASK_DELIVERY):
+            # It was acked before the task began, so nothing goes back: the task fails by this.
+            raise
         return Reject(refused, requeue=True)
     return again
 

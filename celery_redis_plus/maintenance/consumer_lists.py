@@ -115,7 +115,12 @@ class ConsumerLists:
         """
         present = {consumer.id: consumer for consumer in self._present()}
         latest = min(next_at, clock.now_s() + self._interval_s * TOGETHER)
-        due = [present[consumer] for consumer, at in self._due_at.items() if at <= latest and consumer in present]
+        # One that was missing is checked once more after a while, and not before.
+        due = [
+            present[consumer]
+            for consumer, at in self._due_at.items()
+            if at <= latest and consumer in present and consumer not in self._missed
+        ]
         if self._look is None and 0 < len(due) <= CONSUMERS_A_CALL and clock.now_s() < self._next_run_at:
             self._look = self._consumers.check_nowait(due, self._life_ms)
             self._set_due(due, clock.now_s() + self._interval_s)
@@ -135,10 +140,11 @@ class ConsumerLists:
             self._note_members(present)
         self._take_answer(present)
         now, slice_ = clock.now_s(), Slice()
-        if any(at <= now for at in self._due_at.values()):
-            # Consumers that joined one after the other are looked for in one call.
-            now += self._interval_s * TOGETHER
-        due = [present[consumer] for consumer, at in self._due_at.items() if at <= now]
+        # Consumers that joined one after the other are looked for in one call.
+        together = now + self._interval_s * TOGETHER if any(at <= now for at in self._due_at.values()) else now
+        due = [
+            present[consumer] for consumer, at in self._due_at.items() if at <= (now if consumer in self._missed else together)
+        ]
         for at in range(0, len(due), CONSUMERS_A_CALL):
             if slice_.over:
                 # The rest stays due.

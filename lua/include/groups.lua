@@ -144,10 +144,11 @@ local function groups()
     return admitted
   end
 
-  -- Lets a message take the place of an admitted one of a lower priority that is ready, which is held then. Returns whether it has.
-  local function displace(g, tag, group, score)
+  -- Lets a message take the place of an admitted one of a lower priority that is ready, which is held then; with `moved`, of one that was
+  -- published later, too. Returns whether it has.
+  local function displace(g, tag, group, score, moved)
     local rank = math.floor(score / PRIORITY_BAND)
-    if g.ageing or rank >= 255 then return false end
+    if g.ageing or (rank >= 255 and not moved) then return false end
     local worst, lowest
     for _, member in ipairs(redis.call('ZRANGE', g.groups, '[' .. group .. '\0r', '(' .. group .. '\0s', 'BYLEX', 'LIMIT', 0, MOST_COMPARED)) do
       local other = string.sub(member, #group + 3)
@@ -156,9 +157,11 @@ local function groups()
     end
     local other_rank = lowest and math.floor(lowest / PRIORITY_BAND)
     local rule = g.rules and g.rules[group]
-    if not worst or other_rank <= rank or (type(rule) == 'table' and rule.paused) then return false end
+    if not worst or (type(rule) == 'table' and rule.paused) then return false end
     -- It was the next of its priority, and is again: those behind it were published later.
     local place = other_rank * PRIORITY_BAND + (tonumber(string.sub(worst, 1, 11), 16) or 0)
+    local later = place > score or (place == score and worst > tag)
+    if other_rank < rank or (other_rank == rank and not (moved and later)) then return false end
     redis.call('ZADD', g.groups, 0, ready_member(group, tag), 0, held_member(group, place, worst))
     redis.call('ZADD', g.ready, text(score), tag)
     redis.call('ZADD', g.held, text(place), worst)
@@ -168,8 +171,9 @@ local function groups()
   end
 
   -- Gives a message whose time has come its place: ready, at `score`, or held. Returns whether it is held; the caller then sees to it that
-  -- its hash has `group`, and calls `go_on`. `new`: it cannot have a place already.
-  local function enter(meta, tag, group, score, new)
+  -- its hash has `group`, and calls `go_on`. `new`: it cannot have a place already. `moved`: it comes from another shard, perhaps behind
+  -- messages that were published later.
+  local function enter(meta, tag, group, score, new, moved)
     local g = read(meta)
     score = tonumber(score)
     if not g then
@@ -190,7 +194,7 @@ local function groups()
       redis.call('ZADD', g.ready, text(score), tag)
       return false
     end
-    if not room and displace(g, tag, group, score) then return false end
+    if not room and displace(g, tag, group, score, moved) then return false end
     redis.call('ZADD', g.held, text(score), tag)
     redis.call('ZADD', g.groups, 0, held_member(group, score, tag))
     return true

@@ -47,6 +47,7 @@ TESTED = {
 OTHERS = {
     "broker/arguments/queue_arguments.py:decode": "a queue's declaration",
     "broker/consumers/processes.py:decode": "a process's record",
+    "broker/queues/groups.py:read_groups": "rules of groups, which this package alone writes",
     "broker/exchanges/exchange_record.py:decode_exchange": "an exchange's declaration",
     "broker/exchanges/routing.py:decode_binding": "a binding",
     "broker/publishing/delivery_store.py:_about": "a tracked delivery's record",

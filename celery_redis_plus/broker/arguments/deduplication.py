@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 ID, TTL, SCOPE = "x-deduplication-id", "x-deduplication-ttl", "x-deduplication-scope"
 #: How long a message blocks duplicates: for the TTL, until its first claim, or until it is settled or dead. `until-started` is
 #: `until-claimed`, but a retry of the task does not begin anew.
-UNTIL_STARTED = "until-started"
-SCOPES = ("ttl", "until-claimed", UNTIL_STARTED, "until-acked")
+TTL_SCOPE, UNTIL_STARTED = "ttl", "until-started"
+SCOPES = (TTL_SCOPE, "until-claimed", UNTIL_STARTED, "until-acked")
 #: How often a task was put off (`integration/retries.py:snooze`).
 SNOOZES = "x-snoozes"
 #: The tag of the message that a retry follows.
@@ -47,7 +47,7 @@ def deduplication_of(headers: Mapping[str, Any], keys: QueueKeys) -> bytes | Non
     name = headers.get(ID)
     if name is None:
         return None
-    scope, ttl = headers.get(SCOPE, "ttl"), headers.get(TTL, DEFAULT_TTL_MS)
+    scope, ttl = headers.get(SCOPE, TTL_SCOPE), headers.get(TTL, DEFAULT_TTL_MS)
     if not isinstance(name, str) or not name:
         raise InvalidArgument(f"header {ID!r} is {name!r}; allowed is a str that is not empty")
     if scope not in SCOPES:

@@ -69,10 +69,14 @@ class Actions:
         if request.method == "POST":
             # A password may begin or end with a space.
             name, secret = field(request, "name"), next(iter(fields(request, "token")), "")
+        if secret:
+            # Before it is looked at, which takes a while: many at once count as well.
+            access.failed.note(address)
         user = access.login(name, secret) if secret else None
-        if user is None:
+        if user is not None:
+            access.failed.take_back(address)
+        else:
             if secret:
-                access.failed.note(address)
                 what = f"name or password ({name!r:.120})" if access.token is None else "token"
                 logger.warning("a login with a wrong %s, from %s", what, address)
             wrong = "This is not the token." if access.token is not None else "Name or password is wrong."

@@ -30,6 +30,15 @@ class FailedLogins:
             while len(self._of) > MAX_ADDRESSES:
                 self._of.popitem(last=False)
 
+    def take_back(self, address: str) -> None:
+        """Count one less: what was noted before it was looked at has succeeded."""
+        with self._lock:
+            recent = self._recent(address)[:-1]
+            if recent:
+                self._of[address] = recent
+            else:
+                self._of.pop(address, None)
+
     def wait_s(self, address: str) -> float:
         """Return for how many seconds a login from there is refused; 0: it is not."""
         with self._lock:

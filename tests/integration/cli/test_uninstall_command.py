@@ -35,6 +35,10 @@ def test_all_keys_and_no_others_are_deleted(cli, connect, redis_client, prefix):
         redis_client.set(key, value)
     # A name of ours, with something of another program.
     redis_client.set(f"{prefix}meta:{{theirs}}", b"1")
+    # Names that are a kind of ours, and no more: Sidekiq's dead set is one.
+    redis_client.zadd(f"{prefix}dead", {"1": 1})
+    redis_client.hset(f"{prefix}meta", "1", "1")
+    theirs = {f"{prefix}{name}".encode() for name in ("meta:{theirs}", "dead", "meta")}
     at = ("--prefix", prefix) if prefix else ()
     refused = cli("uninstall", *at, "--yes")
     assert refused.status == 1
@@ -49,7 +53,7 @@ def test_all_keys_and_no_others_are_deleted(cli, connect, redis_client, prefix):
     done = cli("uninstall", *at, "--yes")
     assert done.status == 0
     assert "1 key(s) have names of ours, but hold something else: they stay" in done.err
-    assert all_keys(redis_client) == before | FOREIGN.keys() | {f"{prefix}meta:{{theirs}}".encode()}
+    assert all_keys(redis_client) == before | FOREIGN.keys() | theirs
     assert cli("uninstall", *at, "--yes").out.endswith("0 key(s) are deleted\n")
 
 

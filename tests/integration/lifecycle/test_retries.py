@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import threading
 from typing import ClassVar
 
 import pytest
 from celery.exceptions import Ignore
+from kombu import Queue
 
 import celery_redis_plus as crp
 from celery_redis_plus.admin.broker_admin import BrokerAdmin
@@ -14,6 +16,7 @@ from celery_redis_plus.broker.dead_letters.search import DeadLetterFilter
 from celery_redis_plus.cli.main import main
 from celery_redis_plus.errors import InvalidArgument, OptionError
 from celery_redis_plus.integration.retries import ERRORS
+from celery_redis_plus.testing import running_worker
 from tests.integration.lifecycle.app import KILL_VARIABLE
 from tests.support.waiting import wait_until
 
@@ -194,3 +197,28 @@ def test_tasks_have_their_options_however_they_are_made(app):
     for task in made:
         task.apply()
     assert runs == [(name, retries) for name in ("before", "lazy", "late", "class") for retries in (0, 1)]
+
+
+def test_a_retry_that_a_full_queue_refuses_is_tried_again(app, redis_client):
+    app.conf.task_queues = [
+        Queue("celery", durable=True, queue_arguments={"x-max-length": 1, "x-overflow": "reject-publish-dlx"}),
+    ]
+    crp.configure_app(app)
+    runs, gate = [], threading.Event()
+
+    @app.task(name="flaky", bind=True, shared=False, retry_on={ConnectionError: 0.01})
+    def flaky(self):
+        runs.append(self.request.retries)
+        gate.wait(30)
+        if len(runs) < 3:
+            raise ConnectionError("down")
+
+    with running_worker(app, concurrency=1, pool="threads", prefetch_multiplier=1):
+        flaky.delay()
+        wait_until(lambda: runs)
+        # The queue is full when the retry comes.
+        blocker = flaky.apply_async(countdown=600)
+        gate.set()
+        wait_until(lambda: len(runs) >= 2, 30, lambda: runs)
+        assert crp.cancel(app, blocker.id)
+        wait_until(lambda: len(runs) >= 3, 60, lambda: runs)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 import pytest
-from celery import chord
+from celery import chain, chord
 
 import celery_redis_plus as crp
 from celery_redis_plus.errors import InvalidArgument, OptionError
@@ -118,6 +118,22 @@ def test_members_of_a_chord_are_all_sent(shop):
 
     with running_worker(shop, concurrency=1, pool="threads"):
         assert chord([member.s("ada"), member.s("ada")])(total.s()).get(timeout=30) == 2
+
+
+def test_the_last_of_a_chain_is_sent_and_a_retry_does_not_prolong_a_window(shop, redis_client):
+    last = shop.make("last", "window 1h", unique_by=["user"], retry_on={ConnectionError: 0.01})
+    shop.gates["last"].set()
+
+    @shop.task(name="first", shared=False)
+    def first():
+        return None
+
+    with running_worker(shop, concurrency=1, pool="threads"):
+        assert last.delay("ada", fails=1).get(timeout=30) is None
+        (key,) = redis_client.keys("dedup:*unique*")
+        assert b"/" not in redis_client.get(key)
+        assert last.delay("ada").is_duplicate is True
+        assert chain(first.si(), last.si("ada")).apply_async().get(timeout=30) is None
 
 
 @pytest.mark.parametrize(

@@ -65,6 +65,19 @@ def test_messages_go_with_their_queues_in_their_order(connect_shards, connect_mo
         assert list(admin.checker().run()) == []
 
 
+def test_messages_of_a_group_go_in_their_order(connect_shards, connect_more, url):
+    channel, arguments = connect_shards().channel(), {"x-group-concurrency": 1}
+    queue = next(name for name in QUEUES if shard_of(name, MORE) != shard_of(name, SHARDS))
+    declare(channel, queue, arguments=arguments)
+    for group in "ab":
+        publish(channel, queue, *(f"{group}{number:03}" for number in range(120)), headers={"x-message-group": group})
+    raised(url)
+    inbox = Inbox(connect_more().channel(), kombu.Queue(queue, durable=True, queue_arguments=arguments), prefetch=1)
+    found = inbox.drain(240)
+    for group in "ab":
+        assert [body for body in found if body[0] == group] == [f"{group}{number:03}" for number in range(120)]
+
+
 def raise_for(url, seconds):
     """Raise the number, and leave what takes longer."""
     until = time.monotonic() + seconds
