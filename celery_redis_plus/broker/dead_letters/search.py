@@ -66,7 +66,7 @@ class DeadLetterGroup:
     Attributes:
         task, reason: of all. error: the class of the exception; None: no consumer has said so.
         count: how many. first_ms, last_ms: when the first and the last of them died, ms since the epoch.
-        example: the last one's exception.
+        last_tag, example: the last one, and its exception.
     """
 
     task: str | None
@@ -76,13 +76,15 @@ class DeadLetterGroup:
     first_ms: int = 0
     last_ms: int = 0
     example: str | None = None
+    last_tag: str = ""
 
     def add(self, letter: DeadLetter) -> None:
         """Count one more."""
         self.count += 1
         self.first_ms = min(self.first_ms or letter.died_ms, letter.died_ms)
-        if letter.died_ms >= self.last_ms:
-            self.last_ms = letter.died_ms
+        # Several may have died in one millisecond: then the tag decides.
+        if (letter.died_ms, letter.tag) >= (self.last_ms, self.last_tag):
+            self.last_ms, self.last_tag = letter.died_ms, letter.tag
             self.example = None if letter.failure is None else letter.failure.text
 
 
