@@ -89,6 +89,23 @@ def rejected_first(self: Task, name: str, first: str, second: str) -> None:
     pen.write("end", name, redelivered=redelivered)
 
 
+@shared_task(
+    name="chaos.unique",
+    bind=True,
+    unique="until-success",
+    unique_by=["key"],
+    retry_on={ConnectionError: "constant first=50ms limit=9"},
+)
+def unique(self: Task, key: str, fails: int) -> None:
+    """Note each try, and fail in so many."""
+    name = f"{key}.{self.request.id}.{self.request.retries}"
+    pen.write("start", name, redelivered=bool(self.request.delivery_info.get("redelivered")))
+    time.sleep(0.01)
+    pen.write("end", name)
+    if self.request.retries < fails:
+        raise ConnectionError("as asked")
+
+
 @shared_task(name="chaos.poison", bind=True, acks_late=True)
 def poison(self: Task, name: str, again: bool) -> None:
     """Be rejected, with a wish for a requeue where `again`; as a dead letter, note the end."""

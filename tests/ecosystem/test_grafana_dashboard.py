@@ -67,7 +67,7 @@ def prometheus(tmp_path):
 
 
 def as_grafana_sends_it(expression):
-    return expression.replace("$queue", ".*").replace("$__rate_interval", "1m")
+    return expression.replace("$broker", ".*").replace("$queue", ".*").replace("$__rate_interval", "1m")
 
 
 @pytest.mark.slow
@@ -106,4 +106,4 @@ def test_the_dashboard_has_what_grafana_reads():
     # No panel lies on another one, and each has its own id.
     assert len(places) == len(set(places))
     assert len({panel["id"] for panel in DASHBOARD["panels"]}) == len(DASHBOARD["panels"])
-    assert {variable["name"] for variable in DASHBOARD["templating"]["list"]} == {"datasource", "queue"}
+    assert {variable["name"] for variable in DASHBOARD["templating"]["list"]} == {"datasource", "broker", "queue"}

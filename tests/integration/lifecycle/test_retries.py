@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import threading
 from typing import ClassVar
 
 import pytest
 from celery.exceptions import Ignore
-from kombu import Queue
 
 import celery_redis_plus as crp
 from celery_redis_plus.admin.broker_admin import BrokerAdmin
@@ -16,7 +14,6 @@ from celery_redis_plus.broker.dead_letters.search import DeadLetterFilter
 from celery_redis_plus.cli.main import main
 from celery_redis_plus.errors import InvalidArgument, OptionError
 from celery_redis_plus.integration.retries import ERRORS
-from celery_redis_plus.testing import running_worker
 from tests.integration.lifecycle.app import KILL_VARIABLE
 from tests.support.waiting import wait_until
 
@@ -199,26 +196,18 @@ def test_tasks_have_their_options_however_they_are_made(app):
     assert runs == [(name, retries) for name in ("before", "lazy", "late", "class") for retries in (0, 1)]
 
 
-def test_a_retry_that_a_full_queue_refuses_is_tried_again(app, redis_client):
-    app.conf.task_queues = [
-        Queue("celery", durable=True, queue_arguments={"x-max-length": 1, "x-overflow": "reject-publish-dlx"}),
-    ]
-    crp.configure_app(app)
-    runs, gate = [], threading.Event()
+def test_a_retry_that_a_full_queue_refuses_is_tried_again(life_app, life_worker, paths):
+    app = life_app()
+    with app.connection_for_write() as connection:
+        full = {"x-max-pending": 2, "x-overflow": "reject-publish-dlx"}
+        connection.channel().queue_declare("celery", durable=True, arguments=full)
+    waiting = app.send_task("life.tries", ["return"], countdown=600)
+    app.send_task("life.tries", ["connection, return"], task_id="t")
+    worker = life_worker(pool="threads", concurrency=1)
 
-    @app.task(name="flaky", bind=True, shared=False, retry_on={ConnectionError: 0.01})
-    def flaky(self):
-        runs.append(self.request.retries)
-        gate.wait(30)
-        if len(runs) < 3:
-            raise ConnectionError("down")
+    def said():
+        return [event.event for path in paths("celery").values() if path[0].task_id == "t" for event in path]
 
-    with running_worker(app, concurrency=1, pool="threads", prefetch_multiplier=1):
-        flaky.delay()
-        wait_until(lambda: runs)
-        # The queue is full when the retry comes.
-        blocker = flaky.apply_async(countdown=600)
-        gate.set()
-        wait_until(lambda: len(runs) >= 2, 30, lambda: runs)
-        assert crp.cancel(app, blocker.id)
-        wait_until(lambda: len(runs) >= 3, 60, lambda: runs)
+    wait_until(lambda: {"requeued", "retried"} & set(said()), 30, lambda: (said(), worker.tail()))
+    assert crp.cancel(app, waiting.id)
+    wait_until(lambda: said().count("acked") == 2, 30, lambda: (said(), worker.tail()))
