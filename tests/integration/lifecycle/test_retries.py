@@ -101,6 +101,7 @@ def test_dead_letters_are_counted_and_replayed_by_exception(life_app, life_worke
 
 
 #: Whose process is killed behind the publish of the first retry, before the ack of the message that it follows.
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("steps", ["connection, return", "snooze, return", "connection, connection, value"])
 def test_a_worker_that_dies_between_a_retry_and_its_ack_leaves_one_retry(steps, life_app, life_worker, paths, tmp_path):
     mark = tmp_path / "killed"

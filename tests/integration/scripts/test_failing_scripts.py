@@ -356,6 +356,7 @@ def test_a_script_that_fails_at_any_write_strands_and_doubles_nothing(shop, name
     fails_at_each_write(shop, name, number, {})
 
 
+@pytest.mark.sample(15)
 @pytest.mark.parametrize("kind", ["both", *(pytest.param(kind, marks=pytest.mark.weekly) for kind in GROUPS if kind != "both")])
 @pytest.mark.parametrize(("name", "number"), [case for case in CASES if case[0] in OF_GROUPS])
 def test_a_script_that_fails_at_any_write_leaves_the_groups_in_order(shop, name, number, kind):
