@@ -181,14 +181,14 @@ def _sent_again(
     message goes back: Reject with requeue. Raises what the publish raises where it was acked before the task began.
     """
     request = task.request
-    headers = {**_headers(task), **more}
-    tag = ((request.properties or {}).get(TASK_FENCE) or "").partition(" ")[0]
+    headers, properties = {**_headers(task), **more}, request.properties or {}
+    tag = properties.get(TASK_FENCE, "").partition(" ")[0]
     if tag:
         headers[RETRY_OF] = tag
-    # An id that stands for a time, or until the start, goes on without the retry.
-    if tag and (ID not in headers or headers.get(SCOPE, TTL_SCOPE) in {UNTIL_STARTED, TTL_SCOPE}):
-        ttl = min(REMEMBERED_MS + round(delay_s * 1000), LONGEST_TTL_MS)
-        headers |= {ID: f"retry of {tag}", SCOPE: "until-acked", TTL: ttl}
+        # An id that stands for a time, or until the start, goes on without the retry.
+        if ID not in headers or headers.get(SCOPE, TTL_SCOPE) in {UNTIL_STARTED, TTL_SCOPE}:
+            ttl = min(REMEMBERED_MS + round(delay_s * 1000), LONGEST_TTL_MS)
+            headers |= {ID: f"retry of {tag}", SCOPE: "until-acked", TTL: ttl}
     signature = task.signature_from_request(request, countdown=delay_s, retries=retries, headers=headers)
     again = Retry(reason or None, exc=error, when=delay_s, is_eager=request.is_eager, sig=signature)
     if request.is_eager:
@@ -196,7 +196,7 @@ def _sent_again(
     try:
         signature.apply_async()
     except Exception as refused:
-        if not (request.properties or {}).get(TASK_DELIVERY):
+        if not properties.get(TASK_DELIVERY):
             # It was acked before the task began, so nothing goes back: the task fails by this.
             raise
         return Reject(refused, requeue=True)

@@ -14,6 +14,7 @@ import pytest
 import redis
 
 from celery_redis_plus.testing.server import EmbeddedServer, ServerStartError, embedded_binary
+from tests.support.waiting import wait_until
 
 URL_VARIABLE = "CRP_TEST_URL"
 PROGRAM_VARIABLE = "CRP_TEST_SERVER"
@@ -73,6 +74,15 @@ def old_server_program() -> Path:
 def new_server(config: Mapping[str, str] | None = None) -> EmbeddedServer:
     """Return a server of the kind under test, not yet started; use it as a context manager."""
     return EmbeddedServer(config=config, binary=server_program())
+
+
+@contextmanager
+def replicated_servers() -> Iterator[tuple[EmbeddedServer, EmbeddedServer]]:
+    """Give a primary and its replica, which has caught up."""
+    with new_server() as primary, new_server({"replicaof": f"127.0.0.1 {primary.port}"}) as replica:
+        with replica.client() as client:
+            wait_until(lambda: client.info("replication")["master_link_status"] == "up", 30)
+        yield primary, replica
 
 
 @contextmanager

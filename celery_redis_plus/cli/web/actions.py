@@ -73,14 +73,13 @@ class Actions:
             # Before it is looked at, which takes a while: many at once count as well.
             access.failed.note(address)
         user = access.login(name, secret) if secret else None
-        if user is not None:
-            access.failed.take_back(address)
-        else:
+        if user is None:
             if secret:
                 what = f"name or password ({name!r:.120})" if access.token is None else "token"
                 logger.warning("a login with a wrong %s, from %s", what, address)
             wrong = "This is not the token." if access.token is not None else "Name or password is wrong."
             return self._presentation.refusal(request, 401, wrong if secret else "")
+        access.failed.take_back(address)
         request.state.user = user
         # No redirect: the browser would not send a strict cookie behind a link on another site, a chat for example.
         answer = self._presentation.page(request, "logged_in.html")

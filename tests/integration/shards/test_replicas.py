@@ -1,7 +1,5 @@
 """What goes to another shard leaves its own when `wait_replicas` replicas have it there."""
 
-from contextlib import ExitStack
-
 import kombu
 import pytest
 
@@ -10,7 +8,7 @@ from celery_redis_plus.connection.shard_layout import shard_of
 from celery_redis_plus.shards import shard_state
 from tests.integration.shards.conftest import SHARDS, named
 from tests.support.inbox import Inbox, declare, publish
-from tests.support.servers import new_server
+from tests.support.servers import replicated_servers
 from tests.support.waiting import wait_until
 
 CAREFUL = {"wait_replicas": 1, "wait_replicas_timeout": 0.25}
@@ -19,12 +17,8 @@ CAREFUL = {"wait_replicas": 1, "wait_replicas_timeout": 0.25}
 @pytest.fixture
 def pair():
     shard_state.forget()
-    with ExitStack() as stack:
-        primary = stack.enter_context(new_server())
-        replica = stack.enter_context(new_server({"replicaof": f"127.0.0.1 {primary.port}"}))
-        with replica.client() as client:
-            wait_until(lambda: client.info("replication")["master_link_status"] == "up", 30)
-        yield primary, replica
+    with replicated_servers() as servers:
+        yield servers
 
 
 def test_messages_leave_their_old_shard_when_replicas_have_them(pair, connect):

@@ -1,7 +1,6 @@
 """`wait_replicas`: a publish is done when so many replicas have it, on a primary and a replica of this module's own."""
 
 import threading
-from contextlib import ExitStack
 
 import kombu
 import kombu.pools
@@ -14,7 +13,7 @@ from celery_redis_plus.connection.persistent_connection import PersistentConnect
 from celery_redis_plus.errors import NoPermission, NotReplicated
 from tests.support.inbox import Inbox
 from tests.support.process_clock import ProcessClock
-from tests.support.servers import new_server
+from tests.support.servers import replicated_servers
 from tests.support.waiting import wait_until
 
 RETRY = {"max_retries": 3, "interval_start": 0, "interval_step": 0}
@@ -22,12 +21,8 @@ RETRY = {"max_retries": 3, "interval_start": 0, "interval_step": 0}
 
 @pytest.fixture(scope="module")
 def pair():
-    with ExitStack() as stack:
-        primary = stack.enter_context(new_server())
-        replica = stack.enter_context(new_server({"replicaof": f"127.0.0.1 {primary.port}"}))
-        with replica.client() as client:
-            wait_until(lambda: client.info("replication")["master_link_status"] == "up", 30)
-        yield primary, replica
+    with replicated_servers() as servers:
+        yield servers
 
 
 @pytest.fixture
