@@ -162,7 +162,7 @@ OF_A_QUEUE = (
     KeyDescription(
         _Q.schedule_wakeup,
         "zset",
-        "Wake-up of the sweeper, where something is due before its next pass: a member `due`.",
+        "Wake-up of the sweeper: a member `due`, where something is due before its next pass; of a deleted queue each consumer.",
         WITH_QUEUE,
         plain_writers=TAKEN_BY_THREAD,
     ),

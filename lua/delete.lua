@@ -23,10 +23,13 @@ end
 local transient = redis.call('HEXISTS', KEYS[2], 'ttl')
 local event_log = redis.call('HGET', KEYS[2], 'event_log') or ''
 to_trash(KEYS[1], { unpack(KEYS, 10, 15) })
--- Their processes list those that live again.
-for _, id in ipairs(redis.call('ZRANGE', KEYS[5], 0, -1)) do
+local consumers = redis.call('ZRANGE', KEYS[5], 0, -1)
+for _, id in ipairs(consumers) do
   local record, wakeup = KEYS[6] .. id, KEYS[3] .. ':'
   redis.call('DEL', wakeup .. (redis.call('HGET', record, 'priority') or '0'), wakeup .. id, record)
 end
 redis.call('UNLINK', redis.call('HGET', KEYS[2], 'wakeup') or KEYS[3], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[8], KEYS[9], KEYS[16])
+-- The process of each takes one of these, looks at the queue, and tells its consumer that it is gone; or lists it again.
+for _, id in ipairs(consumers) do redis.call('ZADD', KEYS[4], 0, id) end
+if #consumers > 0 then redis.call('PEXPIRE', KEYS[4], 10000) end
 return { 1, ready, transient, event_log }
