@@ -33,10 +33,13 @@ class BlockingConnection(PersistentConnection):
 
         Raises:
             redis.exceptions.RedisError: as `translation.translate` names it.
+            RuntimeError: another command waits, whose reply would be taken for the one of this command.
         """
         self._check_process()
         with self.lock:
             connection = self._open()
+            if self._waiting:
+                raise RuntimeError(f"{self.purpose}: {self._command[0]!r} waits already")
             self._waiting = True
             self._command = arguments
             self._patience_s = lasts_s + REPLY_GRACE_S

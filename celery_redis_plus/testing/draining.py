@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from celery import signals
 from celery.contrib.testing.worker import start_worker, test_worker_started
 from celery.worker import state
+from kombu.asynchronous import get_event_loop, set_event_loop
 
 from celery_redis_plus.broker.queues.overview import read_overviews
 from celery_redis_plus.integration import worker_compat
@@ -33,12 +34,16 @@ AWAKE_S = 0.05
 def running_worker(app: Celery, **options: Any) -> Iterator[Any]:
     """Run a worker of `app` in a thread, as `celery.contrib.testing.worker.start_worker` does; `options` are its own."""
     test_worker_started.connect(_keep_awake, sender=app)
+    # The loop that an earlier worker of this process has left knows nothing of the timer of this one (Celery 5.6).
+    loop = get_event_loop()
+    set_event_loop(None)
     try:
         # It sets the level of the root logger, for all tests that follow: to what it is.
         level = logging.getLogger().level
         with start_worker(app, **{"perform_ping_check": False, "loglevel": level, **options}) as worker:
             yield worker
     finally:
+        set_event_loop(loop)
         test_worker_started.disconnect(_keep_awake, sender=app)
         # Requests of a worker that failed would count as running in the tests that follow.
         state.reset_state()

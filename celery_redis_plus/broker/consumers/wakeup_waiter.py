@@ -60,8 +60,10 @@ class WakeupWaiter:
         return self._wakeups
 
     def start_wait(self, wakeups: Sequence[bytes]) -> None:
-        """Send the blocking call. Raises as `BlockingConnection.start` does."""
+        """Send the blocking call; none without wakeups. Raises as `BlockingConnection.start` does."""
         wakeups = tuple(wakeups)
+        if not wakeups:
+            return
         awaited, interval_s = wakeups, self._interval_s
         if self._left_out:
             if clock.now_s() >= self._left_out_until:

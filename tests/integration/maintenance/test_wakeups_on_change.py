@@ -67,3 +67,16 @@ def test_a_queue_that_has_woken_a_process_is_swept_though_its_consumer_ends_at_t
         inbox.cancel()
         service._work(news=True)  # noqa: SLF001 - the thread's next turn
         assert other.queue_sizes("q").ready == 1
+
+
+def test_a_process_that_had_nothing_to_wait_for_waits_for_its_next_queue(connect, redis_client: redis.Redis):
+    other = connect(client_name="other").channel()
+    inbox = Inbox(connect().channel(), "q")
+    service = inbox.channel.session.service
+    inbox.cancel()
+    wait_until(lambda: not service.tasks.leadership.leads and service._swept == {})  # noqa: SLF001 - its thread's turn
+    inbox.consumer.consume()
+    wait_until(lambda: list(service._swept) == ["q"])  # noqa: SLF001 - as above
+    publish(other, "q", "later", headers={"x-delay": 20})
+    # The next sweep without a wakeup comes after 10 s.
+    assert inbox.drain(1, timeout_s=4) == ["later"]

@@ -7,6 +7,7 @@ import pytest
 
 from celery_redis_plus.testing import EmbeddedServer, drain, enqueued, pointed_at, running_worker
 from tests.support.apps import plain_url
+from tests.support.waiting import wait_until
 
 
 def test_drain_runs_what_tasks_enqueue(app):
@@ -25,6 +26,21 @@ def test_drain_waits_for_the_worker_that_runs(app, add):
         drain()
         assert [result.result for result in results] == list(range(20))
         assert enqueued() == []
+
+
+@pytest.mark.parametrize("pool", ["solo", "threads"])
+def test_a_task_with_a_countdown_runs_in_each_of_the_workers_of_a_process(app, pool):
+    ran = []
+
+    @app.task(name="note", shared=False)
+    def note(number):
+        ran.append(number)
+
+    for number in range(3):
+        with running_worker(app, pool=pool):
+            note.apply_async((number,), countdown=0.01)
+            # Without a wakeup or a timer, 10 s.
+            wait_until(lambda number=number: ran == list(range(number + 1)), timeout_s=5)
 
 
 def test_drain_tells_what_is_left(app, add):
