@@ -60,7 +60,8 @@ record.description = ARGV[8]
 -- @include idempotent_publish
 -- @include deduplication
 
-local duplicate = ARGV[9] and duplicate_of(ARGV[9], KEYS[4])
+-- A message that is stored already, whose answer was lost, is no duplicate of itself.
+local duplicate = ARGV[9] and not was_stored(KEYS[8], ARGV[4]) and duplicate_of(ARGV[9], KEYS[4])
 if duplicate then return 'DUPLICATE ' .. duplicate end
 if staged and redis.call('EXISTS', staged) == 0 then
   -- Another try has used it up; or it was evicted, and nothing must be remembered of a message that is not stored.

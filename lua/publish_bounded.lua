@@ -93,7 +93,9 @@ end
 
 local queue = state_keys(0)
 record.description = ARGV[10]
-local duplicate = ARGV[11] and duplicate_of(ARGV[11], queue.message)
+local retry, window = ARGV[5] == '1', ARGV[6]
+local stored = (retry or ARGV[11]) and was_stored(producer, ARGV[4])
+local duplicate = ARGV[11] and not stored and duplicate_of(ARGV[11], queue.message)
 if duplicate then
   if ticket ~= '' then leave_wait_queue(waiting_publishers, waiter) end
   return 'DUPLICATE ' .. duplicate
@@ -107,18 +109,15 @@ if record[5] ~= ARGV[8] then
   unstage()
   return { 'CHANGED', record[5], redis.call('HGET', queue.meta, 'arguments') }
 end
-local retry, window = ARGV[5] == '1', ARGV[6]
 if staged and redis.call('EXISTS', staged) == 0 then
-  if was_stored(producer, ARGV[4]) then return '' end
+  if stored or was_stored(producer, ARGV[4]) then return '' end
   return redis.error_reply('ERR the staged body is gone')
 end
-if retry then
-  fence_producer(producer, window)
-  if was_stored(producer, ARGV[4]) then
-    unstage()
-    if ticket ~= '' then leave_wait_queue(waiting_publishers, waiter) end
-    return ''
-  end
+if retry then fence_producer(producer, window) end
+if stored then
+  unstage()
+  if ticket ~= '' then leave_wait_queue(waiting_publishers, waiter) end
+  return ''
 end
 
 local function full(dead)

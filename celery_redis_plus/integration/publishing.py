@@ -199,11 +199,7 @@ def _send_task(
         result = send(*arguments, **options)
     finally:
         duplicate_tasks.reset(token)
-    own_id = getattr(result, "id", "")
-    task_id = duplicates.get(own_id)
-    if task_id == own_id:
-        # Its first try was stored, and the reply was lost.
-        task_id = None
+    task_id = duplicates.get(getattr(result, "id", ""))
     if wanted is not None and task_id is None:
         from celery_redis_plus.transport.api import delivery
 
