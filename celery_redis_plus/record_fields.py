@@ -25,6 +25,7 @@ MESSAGE_FIELDS = {
     "priority": "The priority that an operator gave it, in place of that with which it was published.",
     "group": "Its message group, where its queue has groups.",
     "error": "The exception of its last failed task: class name, TAB, text.",
+    "erred": "Number of the claim whose task has failed by it.",
     "reason": "Why it became a dead letter.",
     "died": "When, ms since the epoch. With this field the message counts as dead, in whatever set its tag is.",
 }
