@@ -197,7 +197,9 @@ _TRANSITIONS = (
     Transition("dead_lettered", (READY, DELAYED, CLAIMED), DEAD, "Kept as a dead letter; `reason` says why."),
     Transition("replayed", (DEAD,), READY, "A dead letter put back into its own queue."),
     Transition("moved", _KEPT, GONE, "Went to the queue `target`, where it is a new message."),
-    Transition("cancelled", (READY, DELAYED, CLAIMED, DEAD), GONE, "Removed by id."),
+    Transition(
+        "cancelled", (READY, DELAYED, CLAIMED, DEAD), GONE, "Removed by id, or for a newer message, see the reason `replaced`."
+    ),
     Transition("purged", _KEPT, GONE, "Removed with the queue's content, or with the queue."),
     Transition("dropped", (READY, DELAYED, DEAD), GONE, "Removed by a length or age limit; `reason` names it."),
     Transition("vanished", (READY, DELAYED, CLAIMED, DEAD), GONE, "Its hash was missing: evicted or deleted by hand."),
@@ -226,6 +228,7 @@ REASONS = {
     "damaged": "`dead_lettered`: a field of its hash is no number, though it should be: somebody else wrote it.",
     "maxlen": "`dead_lettered`, `dropped`: the queue is full.",
     "retention": "`dropped`: a dead letter over the limit of number or age.",
+    "replaced": "`cancelled`: a newer message of its task took its place, with other arguments.",
     "rescheduled": "`delayed`: got another time.",
     "queue_deleted": "`purged`: went with its queue.",
 }
@@ -245,7 +248,7 @@ def shown_state(state: str, *, event: str, reason: str, tried: bool) -> str:
     if state != GONE:
         waiting = "RETRYABLE" if tried else "DELAYED"
         return {READY: "PENDING", DELAYED: waiting, CLAIMED: "PROCESSING", DEAD: "DEAD"}[state]
-    if event == "moved":
+    if event == "moved" or (event, reason) == ("cancelled", "replaced"):
         return "MOVED"
     if event == "acked" and reason == "retry":
         return "RETRIED"

@@ -31,7 +31,8 @@ OPERATIONS = {
             "Store one message in one queue, once, however often its publisher retries.",
             ("broker/publishing/publisher.py:Publisher.to_queue",),
             ("publish_ordinary", "publish", "publish_bounded"),
-            "none → ready, delayed; with `drop-head` also ready, delayed → dead",
+            "none → ready, delayed; with `drop-head` also ready, delayed → dead; of a message that it replaces ready, delayed → "
+            "gone",
             f"{NO_QUEUE}, `REDECLARED` under another queue id, `REROUTE` under another version of the bindings, `DUPLICATE`; "
             "with limits `WAIT`, `THROTTLE`, `FULL`, `REFUSED`, `CHANGED`; a full server refuses the call",
         ),

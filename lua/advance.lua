@@ -42,7 +42,7 @@ age_scores(held)
 local messages = 0
 for _, place in ipairs({ queue.ready, held, queue.delayed, queue.index, queue.dlx_outbox, queue.dead }) do
   for _, tag in ipairs(redis.call('ZRANGE', place, 0, -1)) do
-    age_fields(queue.message .. tag, 'score', 'expires', 'died')
+    age_fields(queue.message .. tag, 'score', 'expires', 'died', 'waits_since')
     messages = messages + 1
   end
 end

@@ -40,7 +40,7 @@ for i, target in ipairs(targets) do
     put(target, false)
     redis.call('ZREM', KEYS[1], tag)
     redis.call('HDEL', source, 'score', 'delay', 'owner', 'failed', 'begun', 'unbegun', 'requeues', 'seen', 'retried', 'reason',
-      'died', 'error')
+      'died', 'error', 'erred')
   elseif i < #targets then
     -- What a failure leaves of a copy goes by itself.
     local copy = KEYS[2] .. 'moving.' .. tag .. '.' .. i

@@ -60,7 +60,14 @@ record.description = ARGV[8]
 -- @include idempotent_publish
 -- @include deduplication
 
-local duplicate = ARGV[9] and duplicate_of(ARGV[9], KEYS[4])
+-- A message that is stored already, whose answer was lost, is no duplicate of itself.
+local deduplicated = ARGV[9] and not was_stored(KEYS[8], ARGV[4])
+local duplicate, replacement = deduplicated and duplicate_of(ARGV[9], KEYS[4]), nil
+if deduplicated and string.sub(ARGV[9], 1, 8) == 'replace/' then
+-- @include replacement
+  local queue = { ready = KEYS[2], delayed = KEYS[3], message = KEYS[4], meta = KEYS[1], expiry = KEYS[7] }
+  replacement, duplicate = replacement_of(ARGV[9], duplicate, queue, ARGV[3])
+end
 if duplicate then return 'DUPLICATE ' .. duplicate end
 if staged and redis.call('EXISTS', staged) == 0 then
   -- Another try has used it up; or it was evicted, and nothing must be remembered of a message that is not stored.
@@ -73,9 +80,13 @@ if not accept(KEYS[8], ARGV[4], ARGV[5] == '1', ARGV[6]) then
   return ''
 end
 local tag = enqueue(KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], record,
-  ARGV[1], rank, ARGV[3], staged, KEYS[7], ARGV[7])
+  ARGV[1], rank, replacement and replacement.eta or ARGV[3], staged, KEYS[7], ARGV[7])
 remember_number(KEYS[8], ARGV[4], ARGV[5] == '1', ARGV[6])
 -- What a transient queue leaves goes with it.
 if record[13] and tonumber(record[13]) < tonumber(ARGV[6]) then redis.call('PEXPIRE', KEYS[8], record[13]) end
-if ARGV[9] then remember_duplicate(ARGV[9], tag, KEYS[4]) end
+if replacement then
+  replacement.finish(tag)
+elseif ARGV[9] then
+  remember_duplicate(ARGV[9], tag, KEYS[4])
+end
 return tag

@@ -93,7 +93,13 @@ end
 
 local queue = state_keys(0)
 record.description = ARGV[10]
-local duplicate = ARGV[11] and duplicate_of(ARGV[11], queue.message)
+local retry, window = ARGV[5] == '1', ARGV[6]
+local stored = (retry or ARGV[11]) and was_stored(producer, ARGV[4])
+local duplicate, replacement = ARGV[11] and not stored and duplicate_of(ARGV[11], queue.message), nil
+if ARGV[11] and not stored and string.sub(ARGV[11], 1, 8) == 'replace/' then
+-- @include replacement
+  replacement, duplicate = replacement_of(ARGV[11], duplicate, queue, ARGV[3])
+end
 if duplicate then
   if ticket ~= '' then leave_wait_queue(waiting_publishers, waiter) end
   return 'DUPLICATE ' .. duplicate
@@ -107,18 +113,22 @@ if record[5] ~= ARGV[8] then
   unstage()
   return { 'CHANGED', record[5], redis.call('HGET', queue.meta, 'arguments') }
 end
-local retry, window = ARGV[5] == '1', ARGV[6]
 if staged and redis.call('EXISTS', staged) == 0 then
-  if was_stored(producer, ARGV[4]) then return '' end
+  if stored or was_stored(producer, ARGV[4]) then return '' end
   return redis.error_reply('ERR the staged body is gone')
 end
-if retry then
-  fence_producer(producer, window)
-  if was_stored(producer, ARGV[4]) then
-    unstage()
-    if ticket ~= '' then leave_wait_queue(waiting_publishers, waiter) end
-    return ''
-  end
+if retry then fence_producer(producer, window) end
+if stored then
+  unstage()
+  if ticket ~= '' then leave_wait_queue(waiting_publishers, waiter) end
+  return ''
+end
+
+local replaces = replacement and replacement.size
+if replaces then
+  -- It takes the room of the one before.
+  length, pending, free, slow_down = length - 1, pending - 1, free + 1, false
+  fits = free > 0 and (not max_bytes or bytes - replaces + size <= max_bytes)
 end
 
 local function full(dead)
@@ -129,11 +139,15 @@ end
 
 local function put(dropped)
   local tag = enqueue(queue.meta, queue.ready, queue.delayed, queue.message, queue.wakeup, queue.schedule_wakeup, record,
-    ARGV[1], tonumber(rank), ARGV[3], staged, queue.expiry, ARGV[7])
+    ARGV[1], tonumber(rank), replacement and replacement.eta or ARGV[3], staged, queue.expiry, ARGV[7])
   remember_number(producer, ARGV[4], retry, window)
   -- What a transient queue leaves goes with it.
   if record[14] and tonumber(record[14]) < tonumber(window) then redis.call('PEXPIRE', producer, record[14]) end
-  if ARGV[11] and not dropped then remember_duplicate(ARGV[11], tag, queue.message) end
+  if replacement and not dropped then
+    replacement.finish(tag)
+  elseif ARGV[11] and not dropped then
+    remember_duplicate(ARGV[11], tag, queue.message)
+  end
   return tag
 end
 
@@ -190,7 +204,7 @@ if overflow == 'drop-head' then
 end
 
 local ahead = 0
-if overflow == 'block' and redis.call('EXISTS', waiting_publishers) == 1 then
+if overflow == 'block' and not (replaces and fits) and redis.call('EXISTS', waiting_publishers) == 1 then
   remove_gone_publishers(waiting_publishers, now_ms())
   ahead = ticket ~= '' and redis.call('ZCOUNT', waiting_publishers, '-inf', '(' .. ticket) or redis.call('ZCARD', waiting_publishers)
   -- Sizes differ: who passed a large message that waits could keep it waiting for ever.

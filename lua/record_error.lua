@@ -9,7 +9,7 @@ local noted = 0
 for i = 1, #ARGV, 3 do
   local hash = KEYS[1] .. ARGV[i]
   if fields_of(hash, 'claim')[1] == ARGV[i + 1] then
-    redis.call('HSET', hash, 'error', ARGV[i + 2])
+    redis.call('HSET', hash, 'error', ARGV[i + 2], 'erred', ARGV[i + 1])
     noted = noted + 1
   end
 end

@@ -21,6 +21,8 @@ FIXUP = "celery_redis_plus.integration.configure:configure_app"
 
 #: Options of a task that say what follows an exception.
 _RETRY_OPTIONS = ("retry_on", "dead_on", "ignore_on")
+#: Those by which the broker keeps one task of some.
+_UNIQUE_OPTIONS = ("unique", "unique_conflict", "debounce", "max_wait")
 
 
 def configure_app(
@@ -46,7 +48,7 @@ def configure_app(
       MessageNotAccepted.
     - `event_log=True` is the transport option of that name, which goes first where `broker_transport_options` has it.
     - `ack_policy` and `queue_ack_policies` (by queue) are described with the ack policies; a task's own goes first.
-    - Tasks may have the options `retry_on`, `dead_on`, `ignore_on` and `unique`: see the page on retries.
+    - Tasks may have the options `retry_on`, `dead_on`, `ignore_on`, `unique` and `debounce`: see the page on retries.
     - `revoke_removes=True` lets `revoke` also remove messages that no consumer has yet: delayed ones always, ready ones in
       queues with `event_log_index`.
     - `group_of(task, args, kwargs)` names the message group of each task that is sent: a text, a whole number, or None. A header
@@ -134,7 +136,7 @@ def _prepare_task(task: Any) -> None:
         from celery_redis_plus.integration.retries import prepare
 
         prepare(task)
-    if getattr(task, "unique", None) is not None:
-        from celery_redis_plus.integration.unique_tasks import check_unique
+    if any(getattr(task, name, None) is not None for name in _UNIQUE_OPTIONS):
+        from celery_redis_plus.integration.unique_tasks import prepare as prepare_unique
 
-        check_unique(task)
+        prepare_unique(task)

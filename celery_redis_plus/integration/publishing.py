@@ -125,7 +125,7 @@ def _refuse_tracking(apply: Callable[..., Any], task: Any, *arguments: Any, **op
         raise InvalidArgument(f"track is True for {task.name!r}, which runs eagerly; allowed for sent tasks")
     result = apply(task, *arguments, **options)
     if getattr(task, "unique", None) is not None:
-        result.is_duplicate = False
+        result.is_duplicate = result.is_replacement = False
     return result
 
 
@@ -188,22 +188,25 @@ def _send_task(
     elif ack_timeout is not None:
         raise InvalidArgument(f"ack_timeout is {ack_timeout!r} without track=True; allowed with it, or none")
     unique = getattr(options.get("task_type"), "unique", None)
+    replaces = False
     # The last task of a chain has an empty one.
     if unique is not None and all(options.get(kind) is None for kind in _OF_CANVAS):
-        _make_unique(options, *arguments)
+        replaces = _make_unique(options, *arguments)
     if connections is not None and connections.group_of is not None:
         _name_group(connections.group_of, arguments, options)
     duplicates: dict[str, str] = {}
     token = duplicate_tasks.set(duplicates)
+    replaced = False
     try:
-        result = send(*arguments, **options)
+        if replaces:
+            from celery_redis_plus.integration.unique_tasks import send_replacing
+
+            result, task_id, replaced = send_replacing(send, arguments, options, duplicates)
+        else:
+            result = send(*arguments, **options)
+            task_id = duplicates.get(getattr(result, "id", ""))
     finally:
         duplicate_tasks.reset(token)
-    own_id = getattr(result, "id", "")
-    task_id = duplicates.get(own_id)
-    if task_id == own_id:
-        # Its first try was stored, and the reply was lost.
-        task_id = None
     if wanted is not None and task_id is None:
         from celery_redis_plus.transport.api import delivery
 
@@ -211,17 +214,22 @@ def _send_task(
     if task_id is not None:
         result = result.app.AsyncResult(task_id, parent=result.parent)
     if unique is not None:
-        result.is_duplicate = task_id is not None
+        result.is_duplicate, result.is_replacement = task_id is not None, replaced
     return result
 
 
-def _make_unique(options: dict[str, Any], name: str, args: Any = None, kwargs: Any = None, *_: Any, **__: Any) -> None:  # noqa: ARG001
-    """Give a unique task the headers by which the broker knows another one with its arguments.
+def _make_unique(options: dict[str, Any], name: str, args: Any = None, kwargs: Any = None, *_: Any, **__: Any) -> bool:  # noqa: ARG001
+    """Give a unique task the headers by which the broker knows another one with its arguments; return whether it replaces that.
 
     A member of a chord, group or chain is always sent, since the others wait for its own result.
     """
     headers = dict(options.get("headers") or {})
-    if DEDUPLICATION_ID not in headers:
-        from celery_redis_plus.integration.unique_tasks import unique_headers
+    if DEDUPLICATION_ID in headers:
+        # A retry, or its caller knows better.
+        return False
+    from celery_redis_plus.integration.unique_tasks import check_call, unique_headers
 
-        options["headers"] = headers | unique_headers(options["task_type"], args, kwargs)
+    task = options["task_type"]
+    replaces = check_call(task, options)
+    options["headers"] = headers | unique_headers(task, args, kwargs)
+    return replaces

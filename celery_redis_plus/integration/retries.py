@@ -247,17 +247,9 @@ def _rule_of(rule: Any) -> RetryRule:
     if isinstance(rule, RetryRule):
         return rule
     if isinstance(rule, str):
-        settings = rule.split()
-        limits = [setting for setting in settings if setting.startswith("limit=")]
-        limit = None
-        if limits:
-            text = limits[-1].removeprefix("limit=")
-            if not text.isdecimal():
-                raise ValueError(f"limit={text}; allowed: a whole number of retries from 0 on")
-            limit = int(text)
-        return _by_policy(RetryPolicy.parse(" ".join(setting for setting in settings if setting not in limits)), limit)
+        rule = RetryPolicy.parse(rule)
     if isinstance(rule, RetryPolicy):
-        return _by_policy(rule, None)
+        return RetryRule(lambda _, number, message_id: _delay_s(rule, number, message_id), rule.limit)
     seconds = _seconds(rule)
     if seconds is not None:
         return RetryRule(lambda *_: seconds)
@@ -266,12 +258,9 @@ def _rule_of(rule: Any) -> RetryRule:
     raise TypeError(f"{rule!r:.100}; allowed: {_FORMS}")
 
 
-def _by_policy(policy: RetryPolicy, limit: int | None) -> RetryRule:
-    def delay_s(_: BaseException, number: int, message_id: str) -> float | None:
-        delay_ms = policy.delay_ms(number, message_id)
-        return None if delay_ms is None else delay_ms / 1000
-
-    return RetryRule(delay_s, limit)
+def _delay_s(policy: RetryPolicy, number: int, message_id: str) -> float | None:
+    delay_ms = policy.delay_ms(number, message_id)
+    return None if delay_ms is None else delay_ms / 1000
 
 
 def _said(value: Any) -> float | None:

@@ -23,7 +23,7 @@ from celery_redis_plus.shards.parts import RECONNECT_S
 from celery_redis_plus.shards.refusals import REFUSALS
 from celery_redis_plus.transport.arguments import PASSED_ON, check_properties
 from celery_redis_plus.transport.framework_hooks import ignores_unroutable
-from celery_redis_plus.transport.publishing import ATTEMPT, LOCAL_PROPERTIES
+from celery_redis_plus.transport.publishing import ATTEMPT, LOCAL_PROPERTIES, tell_duplicate
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -113,7 +113,7 @@ class ShardsPublisher:
         except BaseException:
             properties[ATTEMPT] = attempt
             raise
-        return attempt.duplicate_of
+        return tell_duplicate(message, attempt)
 
     def _look_at_number(self, exchange: str) -> None:
         """See once a second whether there are more shards by now, where queues may be bound: then kombu connects again."""

@@ -74,7 +74,7 @@ _LEADS_TO = np.array([change.target for change in TRANSITIONS.values()] + ["new"
 _LEGAL = np.array([[state in change.sources for state in _LEADS_TO] for change in TRANSITIONS.values()])
 _CLAIMED, _PUBLISHED = _EVENTS.index("claimed"), _EVENTS.index("published")
 #: Reasons that change the shown state; no other reason does.
-_STATE_REASONS = ["retry", "ignored", "early"]
+_STATE_REASONS = ["retry", "ignored", "early", "replaced"]
 
 
 class MessageTimelines:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import ResponseError
 
-from celery_redis_plus.broker.arguments.deduplication import deduplication_of
+from celery_redis_plus.broker.arguments.deduplication import deduplication_of, delay_of
 from celery_redis_plus.broker.arguments.eta import delay_to_ms, eta_to_ms
 from celery_redis_plus.broker.arguments.expiry import life_of
 from celery_redis_plus.broker.arguments.names import check_group
@@ -45,6 +45,13 @@ MAX_REROUTES = 5
 duplicate_tasks: ContextVar[dict[str, str] | None] = ContextVar("standing_tasks", default=None)
 
 
+def tell_duplicate(message: Mapping[str, Any], attempt: PublishAttempt) -> str | None:
+    """Return the message that stands for one that was published, as `Channel.basic_publish`; tell its task to who has asked."""
+    if attempt.duplicate_task is not None and (asked := duplicate_tasks.get()) is not None:
+        asked[message["headers"].get("id")] = attempt.duplicate_task
+    return attempt.duplicate_of
+
+
 class ExchangePublisher:
     """Publishes messages to exchanges: to the queues that are bound to them, or to a fanout exchange's stream."""
 
@@ -71,9 +78,7 @@ class ExchangePublisher:
             raise
         if attempt.tags is not None:
             self._connection.tracking.queued(properties, attempt.tags)
-        if attempt.duplicate_task is not None and (asked := duplicate_tasks.get()) is not None:
-            asked[message["headers"].get("id")] = attempt.duplicate_task
-        return attempt.duplicate_of
+        return None if attempt.duplicate_of is None else tell_duplicate(message, attempt)
 
     def prepare_for_batch(self, message: dict[str, Any], queue: str) -> Outgoing | None:
         """Return a message to a queue as a batch publishes it; None where it has to be published by itself.
@@ -290,6 +295,7 @@ class ExchangePublisher:
         deduplication = None
         if "x-deduplication-id" in headers:
             deduplication = deduplication_of(headers, self._connection.keys.queue(queue))
+            eta = eta or delay_of(headers) or 0
         outgoing = Outgoing(
             envelope=self._envelope(message, priority),
             body=body,

@@ -3,14 +3,16 @@
 -- holds the tag of the message that stands for the id, of a retry '/' and its number, the task's id, and, of one that was moved, the
 -- prefix of the messages of the queue that it is in. Whether it still stands is looked up when the next one comes, so nothing has to be
 -- taken back where messages end. The scope of a retry is 'renew/' and its number, and behind another '/' the tag of the message that it
--- follows: that one is noted as retried, for the case that its worker dies before the ack.
+-- follows: that one is noted as retried, for the case that its worker dies before the ack. What 'replace/' before a scope is:
+-- include/replacement.lua.
 
 -- @include message
 
 local STANDING, RETRY = '^([^/ ]+)/?(%d*) (%S+) ?(.*)$', '^renew/(%d+)/?(%S*)$'
 
 local function parts_of(dedup)
-  return string.match(dedup, '^(%S+) (%d+) (%S+) (.*)$')
+  local scope, ttl, task, key = string.match(dedup, '^(%S+) (%d+) (%S+) (.*)$')
+  return string.match(scope, '^replace/.*/(.*)$') or scope, ttl, task, key
 end
 
 -- The message that stands for it already, 'tag task'; false without one.

@@ -66,7 +66,7 @@ local function enqueue(meta, ready, delayed, message, wakeup, schedule_wakeup, r
     redis.call('PERSIST', hash)
     if moved then
       redis.call('HDEL', hash, 'owner', 'failed', 'begun', 'unbegun', 'requeues', 'seen', 'retried', 'expires', 'ttl_ms', 'reason',
-        'died', 'error', 'rank', 'task_expiry', group and 'task_expiry' or 'group')
+        'died', 'error', 'erred', 'rank', 'task_expiry', group and 'task_expiry' or 'group')
       -- Under the same tag, a number that came again would be that of an old delivery.
       if not kept then redis.call('HDEL', hash, 'claim') end
       if not delayed_until then redis.call('HDEL', hash, 'score', 'delay') end

@@ -21,11 +21,24 @@ local function nth_delay(policy, attempt, tag)
   return math.floor(delay)
 end
 
--- The delay (ms) after failed delivery number `attempt` (from 1) under the policy in `record`; false: it is not tried again; nil: it is no
--- policy that was written here.
-local function retry_delay(record, attempt, tag)
-  local kind, first, step, multiplier, max, jitter, total, list =
-    string.match(record, '^(%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+)$')
+-- Whether the policies in `record` differ by the exception.
+local function has_errors(record)
+  return string.find(record, '\n', 1, true) ~= nil
+end
+
+-- The line of `record` that holds for an exception of the class `class`; false: it is not known.
+local function policy_of(record, class)
+  for name, policy in string.gmatch(record, '\n(%S+) ([^\n]*)') do
+    if name == class then return policy end
+  end
+  return string.match(record, '^[^\n]*')
+end
+
+-- The delay (ms) after failed delivery number `attempt` (from 1), by an exception of the class `class` (false: not known), under the
+-- policies in `record`; false: it is not tried again; nil: there is no policy for it, or none that was written here.
+local function retry_delay(record, attempt, tag, class)
+  local kind, first, step, multiplier, max, jitter, total, list, limit =
+    string.match(policy_of(record, class), '^(%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+)$')
   if kind == 'none' then return false end
   for _, number in ipairs({ first or '', step or '', multiplier or '', max or '', jitter or '', total or '' }) do
     if not tonumber(number) then return nil end
@@ -34,6 +47,7 @@ local function retry_delay(record, attempt, tag)
     max = max == '0' and LONGEST_MS or tonumber(max), jitter = tonumber(jitter), delays = {} }
   for delay in string.gmatch(list, '%d+') do policy.delays[#policy.delays + 1] = tonumber(delay) end
   if kind == 'list' and attempt > #policy.delays then return false end
+  if tonumber(limit) and attempt > tonumber(limit) then return false end
   total = tonumber(total)
   if total > 0 then
     local waited = 0

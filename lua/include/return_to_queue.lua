@@ -65,7 +65,15 @@ local function return_failed(queue, rules, limit, tag, score, expires, now, how,
   local attempt = failures + tonumber(fields[2] or 0)
   limit = tonumber(rules[3]) or tonumber(limit)
   local delay
-  if rules[4] then delay = retry_delay(rules[4], attempt, tag) end
+  if rules[4] then
+    local class = false
+    if has_errors(rules[4]) and (how == 'failed' or how == 'asked') then
+      local ended = redis.call('HMGET', hash, 'error', 'erred', 'claim')
+      -- That of an earlier delivery says nothing of this one.
+      class = ended[1] and ended[2] == ended[3] and string.match(ended[1], '^[^:\t]+') or false
+    end
+    delay = retry_delay(rules[4], attempt, tag, class)
+  end
   if delay == nil then delay = how ~= 'lost' and requeue_pause(attempt) or 0 end
   if delay and wait and wait >= 0 then delay = wait end
   local at_limit = limit >= 0 and failures >= limit

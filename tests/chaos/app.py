@@ -106,6 +106,15 @@ def unique(self: Task, key: str, fails: int) -> None:
         raise ConnectionError("as asked")
 
 
+@shared_task(name="chaos.debounced", bind=True, acks_late=True, debounce=0.3, max_wait=1.5, unique_by=["key"])
+def debounced(self: Task, key: str, number: int) -> None:
+    """Note the run, and with which arguments."""
+    name = f"{key}.{self.request.id}.{number}"
+    pen.write("start", name, redelivered=bool(self.request.delivery_info.get("redelivered")))
+    time.sleep(0.01)
+    pen.write("end", name)
+
+
 @shared_task(name="chaos.poison", bind=True, acks_late=True)
 def poison(self: Task, name: str, again: bool) -> None:
     """Be rejected, with a wish for a requeue where `again`; as a dead letter, note the end."""

@@ -11,7 +11,7 @@ from math import inf
 from typing import NamedTuple
 
 from celery_redis_plus.broker.arguments.field_tables import pack_table
-from celery_redis_plus.broker.arguments.retry_policy import POLICY_KINDS, RetryPolicy
+from celery_redis_plus.broker.arguments.retry_policy import POLICY_KINDS, RetryPolicies
 from celery_redis_plus.errors import InvalidArgument
 
 #: Milliseconds, a hundred years: a deadline stays below the 10^13 that a score keeps for the time.
@@ -49,11 +49,15 @@ def _patterns(value: object) -> bool:
 def _retry_policy() -> _Rule:
     def fits(value: object) -> bool:
         try:
-            return bool(RetryPolicy.parse(str(value)))
+            return bool(RetryPolicies.parse(str(value)))
         except ValueError:
             return False
 
-    return _Rule(f"a policy such as 'exponential first=1000 max=60000', of the kinds {', '.join(POLICY_KINDS)}", fits)
+    allowed = (
+        f"a policy such as 'exponential first=1000 max=60000', of the kinds {', '.join(POLICY_KINDS)}, or several, "
+        "'exponential first=1s; ValueError: none'"
+    )
+    return _Rule(allowed, fits)
 
 
 _STRING = _Rule("a str", lambda value: isinstance(value, str))

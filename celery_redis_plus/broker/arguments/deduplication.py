@@ -19,6 +19,12 @@ ID, TTL, SCOPE = "x-deduplication-id", "x-deduplication-ttl", "x-deduplication-s
 #: `until-claimed`, but a retry of the task does not begin anew.
 TTL_SCOPE, UNTIL_STARTED = "ttl", "until-started"
 SCOPES = (TTL_SCOPE, "until-claimed", UNTIL_STARTED, "until-acked")
+#: What becomes of a waiting message with the same id, where another one comes: it stays, or that one takes its place. With
+#: `replace-only` that one is stored only there. Only a message of the same task is replaced, or of none.
+CONFLICT = "x-deduplication-conflict"
+KEEP, REPLACE, REPLACE_ONLY = CONFLICTS = ("keep", "replace", "replace-only")
+#: Milliseconds: how long such a message waits, each time anew, and how long at most since the first of them.
+DELAY, MAX_WAIT = "x-deduplication-delay", "x-deduplication-max-wait"
 #: How often a task was put off (`integration/retries.py:snooze`).
 SNOOZES = "x-snoozes"
 #: The tag of the message that a retry follows.
@@ -30,9 +36,12 @@ DEFAULT_TTL_MS, LONGEST_TTL_MS = 86_400_000, 31_557_600_000
 
 
 def read_duplicate(reply: bytes) -> tuple[str, str | None]:
-    """Return the tag of the message that this one duplicates, and its task's id, from the publish script's answer."""
+    """Return the tag of the message that this one duplicates, and its task's id, from the publish script's answer.
+
+    Both are empty where none waits that a `replace-only` might replace.
+    """
     tag, _, task_id = reply.decode().partition(" ")
-    return tag, None if task_id in ("", NO_TASK) else unquote(task_id)
+    return tag, None if task_id == NO_TASK else unquote(task_id)
 
 
 def deduplication_of(headers: Mapping[str, Any], keys: QueueKeys) -> bytes | None:
@@ -52,9 +61,8 @@ def deduplication_of(headers: Mapping[str, Any], keys: QueueKeys) -> bytes | Non
         raise InvalidArgument(f"header {ID!r} is {name!r}; allowed is a str that is not empty")
     if scope not in SCOPES:
         raise InvalidArgument(f"header {SCOPE!r} is {scope!r}; allowed: {', '.join(SCOPES)}")
-    if not isinstance(ttl, int) or not 1 <= ttl <= LONGEST_TTL_MS:
-        raise InvalidArgument(f"header {TTL!r} is {ttl!r}; allowed: a whole number of ms from 1 to {LONGEST_TTL_MS} (a year)")
-    number = _number(headers.get("retries")) + _number(headers.get(SNOOZES))
+    _check_ms(TTL, ttl, 1)
+    number = _retries(headers)
     if number:
         if scope == UNTIL_STARTED:
             return None
@@ -62,12 +70,52 @@ def deduplication_of(headers: Mapping[str, Any], keys: QueueKeys) -> bytes | Non
         of = headers.get(RETRY_OF)
         if isinstance(of, str) and of and " " not in of:
             scope += f"/{of}"
-    elif scope == UNTIL_STARTED:
-        scope = "until-claimed"
+    else:
+        if scope == UNTIL_STARTED:
+            scope = "until-claimed"
+        scope = _replacing(headers) + scope
     task = headers.get("id")
     # A task's id may be any text.
     task_id = quote(task) if isinstance(task, str) and task else NO_TASK
     return f"{scope} {ttl} {task_id} ".encode() + _key(keys, name)
+
+
+def delay_of(headers: Mapping[str, Any]) -> str:
+    """Return how long a message with a deduplication id waits for newer ones, as a publisher's eta (`+ms`); empty: not at all.
+
+    A retry does not: its own delay is what it waits for.
+
+    Raises:
+        InvalidArgument: the header has a value that is not allowed.
+    """
+    delay = headers.get(DELAY)
+    if delay is None or _retries(headers):
+        return ""
+    _check_ms(DELAY, delay, 0)
+    return f"+{delay}" if delay else ""
+
+
+def _replacing(headers: Mapping[str, Any]) -> str:
+    """Return what stands before the scope of a message that takes the place of another one (`lua/include/replacement.lua`)."""
+    conflict, max_wait = headers.get(CONFLICT, KEEP), headers.get(MAX_WAIT)
+    if conflict not in CONFLICTS:
+        raise InvalidArgument(f"header {CONFLICT!r} is {conflict!r:.100}; allowed: {', '.join(CONFLICTS)}")
+    if conflict == KEEP:
+        return ""
+    if max_wait is not None:
+        _check_ms(MAX_WAIT, max_wait, 1)
+    return f"replace/{int(conflict == REPLACE_ONLY)}/{'' if max_wait is None else max_wait}/"
+
+
+def _check_ms(name: str, value: object, least: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= LONGEST_TTL_MS:
+        raise InvalidArgument(
+            f"header {name!r} is {value!r:.100}; allowed: a whole number of ms from {least} to {LONGEST_TTL_MS} (a year)"
+        )
+
+
+def _retries(headers: Mapping[str, Any]) -> int:
+    return _number(headers.get("retries")) + _number(headers.get(SNOOZES))
 
 
 def _number(value: object) -> int:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from celery_redis_plus.broker.arguments.argument_rules import STEERING, check_arguments, rate_of
 from celery_redis_plus.broker.arguments.field_tables import first_difference, inequivalent, pack_table, to_text, unpack_table
 from celery_redis_plus.broker.arguments.names import check_name
-from celery_redis_plus.broker.arguments.retry_policy import RetryPolicy
+from celery_redis_plus.broker.arguments.retry_policy import RetryPolicies, RetryPolicy
 from celery_redis_plus.errors import InvalidArgument, InvalidQueueName
 
 if TYPE_CHECKING:
@@ -204,12 +204,14 @@ class QueueArguments:
         return message_ttl_ms is not None and (expires_ms is None or message_ttl_ms < expires_ms)
 
     @property
-    def retry_policy(self) -> RetryPolicy | None:
+    def retry_policies(self) -> RetryPolicies | None:
         """`x-retry-policy`, or the linear one of `x-delayed-retry-min` and `-max`; None: a failed message is ready at once."""
         policy, first = self._text("x-retry-policy"), self._whole("x-delayed-retry-min")
         if policy is not None:
-            return RetryPolicy.parse(policy)
-        return None if first is None else RetryPolicy("linear", first, max=self._whole("x-delayed-retry-max") or 0)
+            return RetryPolicies.parse(policy)
+        if first is None:
+            return None
+        return RetryPolicies(RetryPolicy("linear", first, max=self._whole("x-delayed-retry-max") or 0))
 
     @property
     def event_log(self) -> bool | None:
@@ -226,8 +228,9 @@ class QueueArguments:
                 rules.append((field_name, value))
         if self.dead_letter_exchange is not None:
             rules.append(("dlx", 1))
-        if self.retry_policy is not None:
-            rules.append(("retry", self.retry_policy.record))
+        retry = self.retry_policies
+        if retry is not None:
+            rules.append(("retry", retry.record))
         if self.groups is not None:
             rules.append(("groups", self.groups))
         rules += self._consumer_rules()

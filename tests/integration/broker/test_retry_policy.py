@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from celery_redis_plus.broker.arguments.eta import PRIORITY_BAND_MS
-from celery_redis_plus.broker.arguments.retry_policy import RetryPolicy
+from celery_redis_plus.broker.arguments.retry_policy import RetryPolicies, RetryPolicy
 from celery_redis_plus.broker.consumers.settlement import Settlement
+from celery_redis_plus.broker.consumers.unacked import UnackedMessage
 from celery_redis_plus.maintenance.resting_queues import QueueCrowds
 from celery_redis_plus.maintenance.sweeper import Sweeper, SweepLimits
 from celery_redis_plus.scripts import compose, script
@@ -14,7 +15,8 @@ from tests.support.waiting import wait_until
 
 CALL = """\
 -- @include retry_delay
-local delay = retry_delay(ARGV[1], tonumber(ARGV[2]), ARGV[3])
+local delay = retry_delay(ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4] or false)
+if delay == nil then return -2 end
 return delay == false and -1 or delay
 """
 POLICIES = [
@@ -27,6 +29,7 @@ POLICIES = [
     "list delays=3,200,0,9",
     "list delays=300,200 jitter=0.5",
     "exponential first=10 total=5000 jitter=0.1",
+    "constant first=10 limit=4",
 ]
 
 
@@ -61,6 +64,44 @@ def test_a_failed_message_waits_as_its_queues_policy_says_and_dies_at_its_end(br
     broker.settle(Settlement.REQUEUE, message)
     assert broker.client.zcard("dead:{q}") == 1
     assert broker.client.hget("message:{q}:" + message.tag, "reason") == b"retry_policy"
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "delay"),
+    [
+        ("constant first=5; Gone: none; Busy: constant first=7", "Busy", 7),
+        ("constant first=5; Gone: none; Busy: constant first=7", "Gone", -1),
+        ("constant first=5; Gone: none; Busy: constant first=7", "Bus", 5),
+        ("constant first=5; Gone: none; Busy: constant first=7", None, 5),
+        ("Gone: none", "Busy", -2),
+        ("Gone: none", None, -2),
+        ("Gone: none", "Gone", -1),
+    ],
+)
+def test_the_class_of_the_exception_decides(text, error, delay, redis_client):
+    script = redis_client.register_script(compose(CALL))
+    assert script(args=[RetryPolicies.parse(text).record, 1, "x", *([error] if error else [])]) == delay
+
+
+def test_only_the_exception_of_the_last_delivery_decides(broker):
+    broker.declare("q", arguments={"x-retry-policy": "list delays=0,0,0,600000; Busy: constant first=300s; Gone: none"})
+    broker.publish("q", b"x", b"y")
+
+    def fail(error):
+        """Fail a delivery; return how long its message waits, in seconds, or its reason as a dead letter."""
+        [message] = broker.claim("q", credit=1)
+        unacked = UnackedMessage(message.tag, "q", message.claim, "holder")
+        unacked.error = error and f"{error}: text\t"
+        broker.acknowledger.settle([unacked], Settlement.REQUEUE)
+        delay, reason = broker.client.hmget("message:{q}:" + message.tag, "delay", "reason")
+        return reason or int(delay or 0) / 1000
+
+    assert fail("Busy") == 300
+    assert fail("Other") == 0
+    broker.client.hset("message:{q}:" + broker.client.zrange("queue:{q}", 0, 0)[0].decode(), "error", "Gone: text\t")
+    # No consumer has noted one this time.
+    assert fail(None) == 0
+    assert fail("Gone") == b"retry_policy"
 
 
 def test_none_does_not_try_again(broker):

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import pytest
 from celery.exceptions import Ignore
+from kombu import Queue
 
 import celery_redis_plus as crp
 from celery_redis_plus.admin.broker_admin import BrokerAdmin
@@ -14,6 +15,7 @@ from celery_redis_plus.broker.dead_letters.search import DeadLetterFilter
 from celery_redis_plus.cli.main import main
 from celery_redis_plus.errors import InvalidArgument, OptionError
 from celery_redis_plus.integration.retries import ERRORS
+from celery_redis_plus.testing import running_worker
 from tests.integration.lifecycle.app import KILL_VARIABLE
 from tests.support.waiting import wait_until
 
@@ -64,6 +66,27 @@ def test_an_exception_has_the_end_that_its_class_says(pool, life_app, life_worke
         )
 
     wait_until(is_as_expected, 60, lambda: (ends_of(paths("celery")), worker.tail()))
+
+
+def test_a_queue_decides_by_the_class_of_the_exception(app):
+    crp.configure_app(app, ack_policy="nack_on_error")
+    policy = "constant first=600s; ValueError: none; KeyError: list delays=1,600000"
+    app.conf.task_queues = [Queue("celery", queue_arguments={"x-retry-policy": policy})]
+    tries = []
+
+    @app.task(name="raises", shared=False)
+    def raises(kind):
+        tries.append(kind)
+        raise {"value": ValueError, "key": KeyError, "os": OSError}[kind]("as asked")
+
+    for kind in ("value", "key", "os"):
+        raises.delay(kind)
+    with running_worker(app, concurrency=1, pool="threads"), app.connection_for_read() as connection:
+        channel = connection.channel()
+        wait_until(
+            lambda: (found := channel.queue_sizes("celery")).delayed == 2 and not found.ready + found.unacked and len(tries) == 4
+        )
+        assert sorted(tries) == ["key", "key", "os", "value"]
 
 
 def test_a_dead_letter_has_the_errors_of_all_its_tries(life_app, life_worker, broker_url):

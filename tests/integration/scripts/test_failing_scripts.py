@@ -62,6 +62,19 @@ def claim_with_acks(shop: Workshop) -> None:
     claims.claim(["q"], 1, share=False)
 
 
+def replace(shop: Workshop, body: bytes) -> None:
+    """Publish a message that takes the place of the one that waits under the same id."""
+    deduplication = b"replace/0/5000/until-claimed 60000 * " + shop.q.dedup + b"one"
+    keys = [*shop.q.publish, shop.q.producer + b"p"]
+    arguments = (b"{}\n" + body, 255, "+1000", next(shop.numbers), 0, 900_000, "")
+    limits = shop.client.hget(shop.q.meta, "limited")
+    if limits is None:
+        shop.run("publish", keys, *arguments, "", deduplication)
+    else:
+        keys = [*shop.q.state_keys, shop.q.waiting_publishers, *shop.q.living, shop.q.producer + b"p"]
+        shop.run("publish_bounded", keys, *arguments, limits, "0 0 me ", "", deduplication)
+
+
 def publish_batch(shop: Workshop) -> None:
     keys = [shop.q.meta, shop.q.ready, shop.q.message, shop.q.wakeup, shop.q.producer + b"p"]
     shop.run("publish_batch", keys, 2, 900_000, "", b"{}\nnew", 255, b"{}\nnew2", 255)
@@ -181,6 +194,7 @@ SCENARIOS: dict[str, list[Scenario]] = {
         Scenario(lambda shop: shop.publish(b"new", eta="+1000")),
         Scenario(lambda shop: shop.publish(b"new", life="+900000")),
         Scenario(lambda shop: shop.publish(b"x" * (LARGE + 1)), staged=True),
+        Scenario(lambda shop: replace(shop, b"new"), bodies("old"), before=lambda shop: replace(shop, b"old")),
     ],
     "publish_ordinary": [Scenario(lambda shop: shop.publish(b"new", ordinary=True))],
     "publish_batch": [Scenario(publish_batch)],
@@ -191,6 +205,7 @@ SCENARIOS: dict[str, list[Scenario]] = {
             lambda shop: shop.publish(b"new"),
             arguments={"x-max-length": 6, "x-overflow": "drop-head"},
         ),
+        Scenario(lambda shop: replace(shop, b"new"), bodies("old"), arguments=LIMITED, before=lambda shop: replace(shop, b"old")),
     ],
     "sweep": [
         Scenario(lambda shop: shop.sweep(), before=after(20_000)),

@@ -7,6 +7,8 @@ import threading
 
 import kombu
 import pytest
+from celery import Celery
+from kombu import pools
 
 import celery_redis_plus as crp
 from celery_redis_plus.admin.shard_admin import admin_of_url
@@ -33,6 +35,25 @@ def url(broker_url):
 
 def lines(capsys):
     return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+# -- unique tasks
+
+
+@pytest.mark.parametrize("options", [{"unique": "until-success"}, {"debounce": 600}])
+def test_a_duplicate_is_told_whichever_exchange_it_goes_through(options, url):
+    app = crp.configure_app(Celery("shop", broker=url, set_as_current=False))
+    app.conf.task_queues = [kombu.Queue(QUEUES[1], kombu.Exchange("named", type="topic"), routing_key="all")]
+
+    @app.task(name="once", shared=False, unique_by=[], **options)
+    def once(number):
+        """Never called."""
+
+    results = [once.apply_async((number,), queue=QUEUES[1], routing_key="all") for number in range(3)]
+    assert len({result.id for result in results}) == 1
+    assert [result.is_duplicate or result.is_replacement for result in results] == [False, True, True]
+    app.close()
+    pools.reset()
 
 
 # -- events

@@ -11,6 +11,7 @@ from celery_redis_plus import configure_app
 from celery_redis_plus.broker.queues.messages import Messages
 from celery_redis_plus.errors import InvalidArgument
 from tests.support.inbox import Inbox, declare
+from tests.support.lost_replies import LostReplies
 from tests.support.waiting import wait_until
 
 
@@ -73,6 +74,29 @@ def test_a_large_message_is_deduplicated_too(connect):
     Inbox(channel, "q")
     assert send(channel, "x" * 1_100_000) is None
     assert send(channel, "x" * 1_100_000) is not None
+
+
+@pytest.mark.parametrize("arguments", [{}, {"x-max-length": 100}])
+@pytest.mark.parametrize("size", [1, 1_100_000])
+def test_a_publish_whose_answer_was_lost_is_no_duplicate_of_itself(size, arguments, connect, monkeypatch):
+    declare(connect().channel(), "q", arguments=arguments)
+    replies = LostReplies(monkeypatch)
+    replies.lose(2)
+    assert send(connect().channel(), "x" * size) is None
+    assert replies.lost == 2
+    another = connect().channel()
+    assert send(another, 2) is not None
+    assert another.queue_sizes("q").ready == 1
+
+
+def test_a_duplicate_whose_answer_was_lost_is_one(connect, monkeypatch):
+    channel = connect().channel()
+    declare(channel, "q")
+    send(channel, 0)
+    replies = LostReplies(monkeypatch)
+    replies.lose()
+    assert send(channel, 1) is not None
+    assert replies.lost == 1
 
 
 def test_ids_belong_to_a_queue(connect):
