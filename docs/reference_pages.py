@@ -21,13 +21,21 @@ from celery_redis_plus.cli.main import PROGRAM, commands
 from celery_redis_plus.integration.messages import message
 from celery_redis_plus.spark.job_arguments import add_arguments
 
-#: What stands between these in docs/command-line.md is made by docs/generate.py.
-COMMANDS_BEGIN, COMMANDS_END = "<!-- all commands: made by docs/generate.py -->", "<!-- end of all commands -->"
+COMMANDS_INTRO = """# Commands
 
+[The command line](command-line.md) shows their use, with the connection, JSON and exit status. Each command takes `--help` and
+`--json`; those that change or delete take `--dry-run`, those that ask `--yes`. Except for `demo` and `spark`, each takes the
+[connection](command-line.md#connection), and `--shard N` for one shard of a broker with several. An argument `QUEUE` that may be
+repeated is a name or a pattern such as `'shop.*'`; where it may be left out, that means all queues.
+
+Several commands take these; `--task` to `--newer-than` are the filters of dead letters:
+
+"""
 #: Public names that other pages describe: module -> names and page.
 ELSEWHERE = {
     "celery_redis_plus.errors": ("all classes", "errors.md"),
     "celery_redis_plus.access_rules": ("ROLES", "access.md"),
+    "celery_redis_plus.admin.broker_admin": ("BrokerAdmin", "administration.md"),
     "celery_redis_plus.broker.dead_letters.search": ("DeadLetterFilter", "command-line.md"),
     "celery_redis_plus.spark.manifest": ("files", "spark.md"),
     "celery_redis_plus.spark.session": ("register", "spark.md"),
@@ -58,7 +66,8 @@ release.
 What asks the server raises its [errors](errors.md) (`redis.exceptions.RedisError`, kombu's `ChannelError`), and `OptionError`
 where the app's broker is none of ours. `connection` is a kombu Connection, a channel over our transport, or a Celery app. `id` is
 a message's id (its delivery tag), or Celery's task id. `app` of `celery_redis_plus.testing` is the task's, or the current one.
-Of methods the page has the first sentence and the errors; `help` shows their arguments.
+Of methods this page and [the administration](administration.md) have the first sentence and the errors; `help` shows the
+arguments.
 
 These names have their page elsewhere:
 
@@ -66,6 +75,12 @@ These names have their page elsewhere:
     f"* `{module}`: {names if ' ' in names else f'`{names}`'}, see [{page.removesuffix('.md')}]({page})\n"
     for module, (names, page) in ELSEWHERE.items()
 )
+
+ADMINISTRATION_INTRO = """# Administration in Python
+
+`celery_redis_plus.admin.broker_admin` has what [the commands](commands.md) do. It is as public as
+[the other names](api.md).
+"""
 
 #: Methods that are the package's own business.
 INTERNAL = {
@@ -75,6 +90,16 @@ INTERNAL = {
     "RetryPolicy.record",
     "BrokerAdmin.overviews_of",
     "BrokerAdmin.waiting_tags",
+    "BrokerAdmin.check_queue",
+    "BrokerAdmin.commands",
+    "BrokerAdmin.counters_of",
+    "BrokerAdmin.held_tags",
+    "BrokerAdmin.keys",
+    "BrokerAdmin.list_policy",
+    "BrokerAdmin.options",
+    "BrokerAdmin.steer_without_policy",
+    "BrokerAdmin.stored_small",
+    "BrokerAdmin.unlist_policy",
 }
 #: Classes that the functions return, and no program makes.
 RETURNED = {"Delivery", "BrowsedMessage", "ListedMessage"}
@@ -85,7 +110,13 @@ SAID_ONCE = re.compile(
     r"|kombu.exceptions.ChannelError: as `Channel|queue: its name$|(kombu.exceptions.)?ChannelError: there is no such queue"
 )
 #: Options that the page tells of before the list.
-COMMON = {"--app", "--broker", "--help", "--json", "--dry-run", "--yes"}
+COMMON = {"--app", "--broker", "--help", "--json", "--dry-run", "--yes", "--shard"}
+#: What the page says of them once.
+PATTERNS = re.compile(r" QUEUE is a name or a pattern such as 'shop\.\*'(; all queues without one)?\.")
+#: A bound that nobody meets.
+HIGHEST = re.compile(r"; [01]<=x<=1000000000(?=\])| \[[01]<=x<=1000000000\]")
+#: Options that select dead letters, which most commands for these take.
+FILTERS = ["--task", "--reason", "--error", "--text", "--older-than", "--newer-than"]
 #: Sections of a docstring, and the word before their lists.
 SECTIONS = {"Args": "Arguments", "Attributes": "Attributes", "Raises": "Raises"}
 HEADING = re.compile(rf"^({'|'.join([*SECTIONS, 'Example'])}):(?: |$)", re.MULTILINE)
@@ -107,10 +138,10 @@ class _Command:
     options: tuple[tuple[str, str], ...] = ()
 
 
-def commands_section() -> str:
-    """Return the list of all commands and their options, for the end of docs/command-line.md."""
+def commands_page() -> str:
+    """Return the page of all commands and their options."""
     with click.Context(commands, info_name=PROGRAM) as ctx:
-        return _told(_group(commands, ctx))
+        return COMMANDS_INTRO + _told(_group(commands, ctx))
 
 
 def _told(found: Iterable[_Command]) -> str:
@@ -118,10 +149,11 @@ def _told(found: Iterable[_Command]) -> str:
     found = [*found]
     counts = Counter(option for one in found for option in one.options)
     shared = {option for option, count in counts.items() if count > 1}
-    parts = ["\nSeveral commands take these:\n\n", *(f"* `{name}` {text}\n" for name, text in counts if (name, text) in shared)]
+    parts = [f"* `{name}` {text}\n" for name, text in counts if (name, text) in shared]
     for one in found:
         own = "".join(f"* `{name}` {text}\n" for name, text in one.options if (name, text) not in shared)
         more = ", ".join(f"`{name.split()[0]}`" for name, text in one.options if (name, text) in shared)
+        more = more.replace(", ".join(f"`{name}`" for name in FILTERS), "the filters")
         parts.append(f"\n### {one.usage}\n\n{one.text}\n" if one.usage else f"\n{one.text}\n")
         parts.append(f"\n{own}{f'* {more}{chr(10)}' if more else ''}" if own or more else "")
     return "".join(parts)
@@ -136,9 +168,8 @@ def _group(group: click.Group, ctx: click.Context) -> Iterator[_Command]:
 
 def _command(command: click.Command, ctx: click.Context) -> Iterator[_Command]:
     path = ctx.command_path.removeprefix(f"{PROGRAM} ")
-    text = _plain((command.help or "").partition("\n\n")[0])
+    text = PATTERNS.sub("", _plain((command.help or "").partition("\n\n")[0]))
     if isinstance(command, click.Group):
-        yield _Command("", f"**{path}**: {text}")
         yield from _group(command, ctx)
     elif path == "spark":
         jobs = "".join(f"* `{name}`: {_plain(told)}\n" for name, told in _spark_jobs())
@@ -150,7 +181,7 @@ def _command(command: click.Command, ctx: click.Context) -> Iterator[_Command]:
         records = [
             record for one in options if not set(one.opts) & {*COMMON, "--prefix"} and (record := one.get_help_record(ctx))
         ]
-        yield _Command(usage, text, tuple((name, _plain(told)) for name, told in records))
+        yield _Command(usage, text, tuple((name, HIGHEST.sub("", _plain(told))) for name, told in records))
 
 
 def _spark_jobs() -> Iterator[tuple[str, str]]:
@@ -170,9 +201,12 @@ def api_page() -> str:
         # `message` is short for a function that loads Celery.
         found = {**{name: getattr(loaded, name) for name in names}, **({"message": message} if "message" in names else {})}
         parts += [part for name, value in found.items() for part in _object(name, value)]
-    parts.append("\n## celery_redis_plus.admin.broker_admin\n")
-    parts += [*_object("BrokerAdmin", BrokerAdmin), *_object("ListedMessage", ListedMessage)]
     return "".join(parts)
+
+
+def administration_page() -> str:
+    """Return the page of what programs of operators import."""
+    return "".join((ADMINISTRATION_INTRO, *_object("BrokerAdmin", BrokerAdmin), *_object("ListedMessage", ListedMessage)))
 
 
 def _object(name: str, value: Any) -> Iterator[str]:
