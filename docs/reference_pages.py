@@ -49,7 +49,9 @@ TOLD_ON = {
     **dict.fromkeys(("broadcast", "delivery", "publish", "Delivery"), "flow-control.md#tracked-deliveries"),
     **dict.fromkeys(("cancel", "move", "reschedule"), "lifecycle.md#cancel-reschedule-move"),
     **dict.fromkeys(("assert_enqueued", "drain", "enqueued"), "testing.md#assertions"),
+    **dict.fromkeys(("Missed", "SubscriberDied"), "broadcasts.md#missed-broadcasts-and-crashed-subscribers"),
     "EmbeddedServer": "testing.md#a-server-without-fixtures",
+    "RetryPolicy": "lifecycle.md#retry-policies",
     "advance": "testing.md#time",
     "browse": "consumers.md#browsing-a-queue",
     "fence": "fencing.md",
@@ -103,6 +105,8 @@ INTERNAL = {
 }
 #: Classes that the functions return, and no program makes.
 RETURNED = {"Delivery", "BrowsedMessage", "ListedMessage"}
+#: Classes whose attributes that page has.
+ATTRIBUTES_ELSEWHERE = {"Missed", "RetryPolicy", "SubscriberDied"}
 #: What the page says once, for all.
 SAID_ONCE = re.compile(
     r"redis\.exceptions\.RedisError: as `error_translation"
@@ -213,7 +217,7 @@ def _object(name: str, value: Any) -> Iterator[str]:
     yield f"\n### {name}\n\n"
     if not (inspect.isclass(value) and issubclass(value, Exception)) and name not in RETURNED:
         yield f"```text\n{_signature(name, value)}\n```\n\n"
-    yield _docstring(inspect.getdoc(value) or "", TOLD_ON.get(name))
+    yield _docstring(inspect.getdoc(value) or "", TOLD_ON.get(name), attributes=name not in ATTRIBUTES_ELSEWHERE)
     if inspect.isclass(value):
         yield "".join(("\n", *_members(name, value))) if any(_members(name, value)) else ""
 
@@ -270,7 +274,7 @@ def _signature(name: str, value: Any) -> str:
     )
 
 
-def _docstring(text: str, told_on: str | None) -> str:
+def _docstring(text: str, told_on: str | None, *, attributes: bool) -> str:
     summary, *sections = HEADING.split(text)
     if told_on is not None:
         first = summary.strip().partition("\n\n")[0].rstrip()
@@ -282,7 +286,7 @@ def _docstring(text: str, told_on: str | None) -> str:
             parts.append(f"<!-- not run: a docstring's example -->\n```python\n{code}\n```")
     for title, entries in _entries(sections):
         split = [entry.partition(": ") for entry in entries]
-        if split:
+        if split and (attributes or title != "Attributes"):
             parts.append(f"{title}:\n\n" + "\n".join(f"- `{name}`: {meaning}" for name, _, meaning in split))
     return "\n\n".join(filter(None, parts)) + "\n"
 
