@@ -143,8 +143,7 @@ class Options:
         ),
         None,
     )
-    """Not supported, because it would silently delete waiting tasks and tasks with a long ETA. A value other than None raises an
-    error that explains this."""
+    """A value other than None raises an error."""
     socket_timeout: float | None = option(_TIMEOUT, 5, unit="s", none="no limit")
     """The longest wait for a reply; then the connection is closed and opened again. Blocking calls of idle consumers have their
     own time besides."""

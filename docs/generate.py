@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import inspect
+import re
 import sys
 import textwrap
 from pathlib import Path
@@ -64,8 +65,9 @@ here).
 
 ARGUMENTS_INTRO = """# Arguments
 
-All arguments that have an effect. Names and meanings are RabbitMQ's where it has them. A value that is not allowed raises
-`InvalidArgument`. Other arguments are [refused, or named once by a warning](usage.md#arguments-without-effect).
+All arguments that have an effect. Names and meanings are RabbitMQ's where it has them. Numbers are whole, times 100 years at
+most. A value that is not allowed raises `InvalidArgument`. Other arguments are [refused, or named once by a
+warning](usage.md#arguments-without-effect).
 """
 
 ERRORS_INTRO = """# Errors
@@ -115,9 +117,14 @@ COLUMN_TYPES = {
 def options_page() -> str:
     """Return the page of all transport options: a heading each, so that an error or a page can link to one."""
     return OPTIONS_INTRO + "".join(
-        f"\n### {name}\n\nDefault `{default}`{in_unit(default, unit)}; {allowed}.\n\n{filled(text)}\n"
+        f"\n### {name}\n\nDefault `{default}`{in_unit(default, unit)}; {with_link(allowed)}.\n\n{filled(text)}\n"
         for name, _, default, unit, allowed, text in options.table()
     )
+
+
+def with_link(allowed: str) -> str:
+    """Return what is allowed, with the page of the events in place of their list."""
+    return re.sub(r"a list of 'published'[^N]*'", "a list of [events](events.md)", allowed)
 
 
 def in_unit(default: str, unit: str) -> str:
@@ -142,17 +149,16 @@ def arguments_page() -> str:
     for title, table in tables.items():
         parts += [
             f"\n## {title}\n\n",
-            *(f"* `{name}`: {doc} *Allowed:* {with_years(allowed)}\n" for name, (allowed, doc) in table.items()),
+            *(f"* `{name}` ({in_short(allowed)}): {doc}\n" for name, (allowed, doc) in table.items()),
         ]
     parts += ["\n## Withdrawn\n\n", *listed(WITHDRAWN)]
     return "".join(parts)
 
 
-def with_years(allowed: str) -> str:
-    """Return what is allowed with the longest time in a unit that a reader knows."""
-    return allowed.replace("from 1 to 3155760000000", "from 1, up to 100 years").replace(
-        "from 0 to 3155760000000", "from 0, up to 100 years"
-    )
+def in_short(allowed: str) -> str:
+    """Return what is allowed without what the page says once: that numbers are whole, and the longest time."""
+    short = re.sub(r"a whole number(?: of (ms|bytes))?", lambda match: match[1] or "number", allowed)
+    return short.removesuffix(" to 3155760000000")
 
 
 def errors_page() -> str:

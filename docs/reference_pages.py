@@ -6,7 +6,6 @@ import argparse
 import inspect
 import re
 import textwrap
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -23,13 +22,12 @@ from celery_redis_plus.spark.job_arguments import add_arguments
 
 COMMANDS_INTRO = """# Commands
 
-[The command line](command-line.md) shows their use, with the connection, JSON and exit status. Each command takes `--help` and
-`--json`; those that change or delete take `--dry-run`, those that ask `--yes`. Except for `demo` and `spark`, each takes the
-[connection](command-line.md#connection), and `--shard N` for one shard of a broker with several. An argument `QUEUE` that may be
-repeated is a name or a pattern such as `'shop.*'`; where it may be left out, that means all queues.
-
-Several commands take these; `--task` to `--newer-than` are the filters of dead letters:
-
+[The command line](command-line.md) shows their use, with the connection, JSON and exit status. `--help` of a command explains
+its options; behind some stands the default. Each command takes `--json`; those that change or delete take `--dry-run`, those
+that ask `--yes`. Except for `demo` and `spark`, each takes the [connection](command-line.md#connection), and `--shard N` for
+one shard of a broker with several. An argument `QUEUE` that may be repeated is a name or a pattern such as `'shop.*'`; where it
+may be left out, that means all queues. *Filters* are `--task`, `--reason`, `--error`, `--text`, `--older-than` and
+`--newer-than`.
 """
 #: Public names that other pages describe: module -> names and page.
 ELSEWHERE = {
@@ -117,8 +115,6 @@ SAID_ONCE = re.compile(
 COMMON = {"--app", "--broker", "--help", "--json", "--dry-run", "--yes", "--shard"}
 #: What the page says of them once.
 PATTERNS = re.compile(r" QUEUE is a name or a pattern such as 'shop\.\*'(; all queues without one)?\.")
-#: A bound that nobody meets.
-HIGHEST = re.compile(r"; [01]<=x<=1000000000(?=\])| \[[01]<=x<=1000000000\]")
 #: Options that select dead letters, which most commands for these take.
 FILTERS = ["--task", "--reason", "--error", "--text", "--older-than", "--newer-than"]
 #: Sections of a docstring, and the word before their lists.
@@ -135,11 +131,11 @@ MODULES = {
 
 @dataclass(frozen=True)
 class _Command:
-    """One command as the page shows it; without `usage` it is a group."""
+    """One command as the page shows it, with the names of its options."""
 
     usage: str
     text: str
-    options: tuple[tuple[str, str], ...] = ()
+    options: tuple[str, ...] = ()
 
 
 def commands_page() -> str:
@@ -149,17 +145,11 @@ def commands_page() -> str:
 
 
 def _told(found: Iterable[_Command]) -> str:
-    """Return what the page says of commands; what several of them take is told once, before them."""
-    found = [*found]
-    counts = Counter(option for one in found for option in one.options)
-    shared = {option for option, count in counts.items() if count > 1}
-    parts = [f"* `{name}` {text}\n" for name, text in counts if (name, text) in shared]
+    """Return what the page says of commands."""
+    parts = []
     for one in found:
-        own = "".join(f"* `{name}` {text}\n" for name, text in one.options if (name, text) not in shared)
-        more = ", ".join(f"`{name.split()[0]}`" for name, text in one.options if (name, text) in shared)
-        more = more.replace(", ".join(f"`{name}`" for name in FILTERS), "the filters")
-        parts.append(f"\n### {one.usage}\n\n{one.text}\n" if one.usage else f"\n{one.text}\n")
-        parts.append(f"\n{own}{f'* {more}{chr(10)}' if more else ''}" if own or more else "")
+        listed = ", ".join(one.options).replace(", ".join(f"`{name}`" for name in FILTERS), "the filters")
+        parts.append(f"\n### {one.usage}\n\n{one.text}\n{f'{chr(10)}Options: {listed}{chr(10)}' if listed else ''}")
     return "".join(parts)
 
 
@@ -178,14 +168,18 @@ def _command(command: click.Command, ctx: click.Context) -> Iterator[_Command]:
     elif path == "spark":
         jobs = "".join(f"* `{name}`: {_plain(told)}\n" for name, told in _spark_jobs())
         more = "`--help` lists their options, [the data pipeline](spark.md) explains them."
-        yield _Command("", f"**spark JOB**: {text} {more}\n\n{jobs}".rstrip())
+        yield _Command("spark JOB", f"{text} {more}\n\n{jobs}".rstrip())
     else:
         usage = " ".join([path, *(piece for piece in command.collect_usage_pieces(ctx) if piece != "[OPTIONS]")])
         options = [param for param in command.get_params(ctx) if isinstance(param, click.Option)]
-        records = [
-            record for one in options if not set(one.opts) & {*COMMON, "--prefix"} and (record := one.get_help_record(ctx))
-        ]
-        yield _Command(usage, text, tuple((name, HIGHEST.sub("", _plain(told))) for name, told in records))
+        shown = [one for one in options if not set(one.opts) & {*COMMON, "--prefix"} and not one.hidden]
+        yield _Command(usage, text, tuple(map(_option, shown)))
+
+
+def _option(option: click.Option) -> str:
+    """Return an option's name, with its default where `--help` shows that."""
+    default = f" ({option.default})" if option.show_default and not option.is_flag else ""
+    return f"`{'` / `'.join([option.opts[-1], *option.secondary_opts])}`{default}"
 
 
 def _spark_jobs() -> Iterator[tuple[str, str]]:
