@@ -48,18 +48,18 @@ def _describe(error: amqp_errors.AMQPError, text: str) -> None:
 class ServerUnreachable(CeleryRedisPlusError, redis_errors.ConnectionError):
     """The connection to the server failed or broke.
 
-    Celery reconnects on its own. If that does not help, check that the server runs, host and port in `broker_url`, and
-    firewalls.
+    Celery reconnects by itself. Otherwise check the server, host and port in `broker_url`, and firewalls.
     """
 
     remedy = "check that the server runs and that broker_url is right"
 
 
 class ConsumerCancelled(CeleryRedisPlusError, amqp_errors.ConsumerCancelled):
-    """The server has cancelled a consumer: its queue was deleted, or declared again as one that it cannot consume.
+    """The server has cancelled a consumer.
 
-    Celery and kombu's mixins connect and declare it again. In other programs go on with the other consumers, or declare the
-    queue and consume it. A consumer with `on_cancel` is told by that instead.
+    Its queue was deleted, or declared again as one that it cannot consume. Celery and kombu's mixins connect and declare
+    it again. Other programs go on with the other consumers, or declare and consume it. A consumer with `on_cancel` is
+    told by that instead.
     """
 
     def __init__(self, text: str = "") -> None:
@@ -82,10 +82,11 @@ class TlsFailed(ServerUnreachable):
 
 
 class MasterNotFound(ServerUnreachable):
-    """Within `socket_connect_timeout` no Sentinel named a master that takes connections, or no node of a cluster the owner of the
-    broker's slot. The message has the answer of each. Celery tries again: a failover may be under way. If that does not help,
-    check the Sentinels or nodes in `broker_url`, and `master_name` against `sentinel monitor`; with a cluster see CLUSTER INFO
-    and CLUSTER NODES.
+    """No Sentinel named a master that takes connections, or no cluster node the owner of the broker's slot.
+
+    The message has the answer of each, within `socket_connect_timeout`. Celery tries again: a failover may be under way.
+    Otherwise check the Sentinels or nodes in `broker_url`, and `master_name` against `sentinel monitor`; of a cluster
+    CLUSTER INFO and CLUSTER NODES.
     """
 
     remedy = "check the Sentinels or nodes in broker_url, and that enough of them run for a failover"
@@ -99,17 +100,15 @@ class MasterNotFound(ServerUnreachable):
 class ShardUnreachable(ServerUnreachable):
     """One of several shards cannot be reached; the message names it.
 
-    Its queues take no messages until it is back; those of the other shards go on. A worker connects to it again by itself.
-    Retry the publish later, or check the node of this shard.
+    Its queues take no messages until it is back; those of the other shards go on. Workers connect to it again by
+    themselves. Publish again later, or check the shard's node.
     """
 
     remedy = "check the node of this shard; the queues of the other shards work"
 
 
 class NotRedis(CeleryRedisPlusError, redis_errors.ConnectionError, redis_errors.InvalidResponse):
-    """The server's reply is not in the Redis protocol. Check host and port, and whether a proxy or an HTTP server
-    listens there.
-    """
+    """The server's reply is not in the Redis protocol. Check host and port for a proxy or an HTTP server."""
 
     remedy = "check host and port in broker_url"
 
@@ -117,8 +116,8 @@ class NotRedis(CeleryRedisPlusError, redis_errors.ConnectionError, redis_errors.
 class ServerTimeout(CeleryRedisPlusError, redis_errors.TimeoutError):
     """The server did not accept a connection, or did not reply, in time.
 
-    Celery reconnects on its own. If the error persists, check the network and the server's load, or raise
-    `socket_connect_timeout` or `socket_timeout` (seconds).
+    Celery reconnects by itself. If the error persists, check the network and the server's load, or raise
+    `socket_connect_timeout` or `socket_timeout`.
     """
 
     remedy = "check the network and the server's load, or raise socket_timeout or socket_connect_timeout"
@@ -131,16 +130,17 @@ class ServerLoading(CeleryRedisPlusError, redis_errors.BusyLoadingError):
 
 
 class ServerUnavailable(CeleryRedisPlusError, redis_errors.ConnectionError, redis_errors.ResponseError):
-    """The server refuses this command temporarily. Reasons: it cannot write its snapshot (MISCONF), has too few
-    replicas (NOREPLICAS), runs a long script (BUSY), or repeatedly lost a script before it ran (SCRIPT FLUSH). Nothing was
-    changed. Celery tries again. The server's log has the reason.
+    """The server refuses this command temporarily.
+
+    It cannot write its snapshot (MISCONF), has too few replicas (NOREPLICAS), runs a long script (BUSY), or repeatedly
+    lost a script before it ran (SCRIPT FLUSH). Nothing was changed. Celery tries again. The server's log has the reason.
     """
 
     remedy = "see the server's log for the reason; the next try may succeed"
 
 
 class ReadOnlyReplica(CeleryRedisPlusError, redis_errors.ConnectionError, redis_errors.ReadOnlyError):
-    """The server is a read-only replica, for example a primary that has just been demoted.
+    """The server is a read-only replica, such as a primary that was just demoted.
 
     Celery reconnects. If the error persists, point `broker_url` at the primary.
     """
@@ -149,9 +149,10 @@ class ReadOnlyReplica(CeleryRedisPlusError, redis_errors.ConnectionError, redis_
 
 
 class SlotUnavailable(CeleryRedisPlusError, redis_errors.ConnectionError, redis_errors.ResponseError):
-    """A node of a Redis Cluster does not serve the hash slot of the broker: another node owns it (MOVED), the slot is on its way
-    (ASK, TRYAGAIN), or the cluster is incomplete (CLUSTERDOWN). Celery reconnects to the owner. If the error persists, see
-    CLUSTER INFO, and CLUSTER NODES for a migration that hangs.
+    """A node of a Redis Cluster does not serve the hash slot of the broker.
+
+    Another node owns it (MOVED), the slot is on its way (ASK, TRYAGAIN), or the cluster is incomplete (CLUSTERDOWN).
+    Celery reconnects to the owner. If the error persists, see CLUSTER INFO, and CLUSTER NODES for a migration that hangs.
     """
 
     remedy = "wait for the end of the failover or the migration; if it lasts, see CLUSTER INFO and CLUSTER NODES"
@@ -162,8 +163,9 @@ WRONG_SERVER = (ReadOnlyReplica, SlotUnavailable)
 
 
 class AuthenticationFailed(CeleryRedisPlusError, redis_errors.AuthenticationError):
-    """The server refused the user name or password, or requires one and got none. Correct them in `broker_url` (special
-    characters percent-encoded) or in the credential provider.
+    """The server refused the user name or password, or requires one and got none.
+
+    Correct `broker_url` (special characters percent-encoded) or the credential provider.
     """
 
     remedy = "correct the user name or password in broker_url"
@@ -173,22 +175,26 @@ class AuthenticationFailed(CeleryRedisPlusError, redis_errors.AuthenticationErro
 
 
 class NoPermission(CeleryRedisPlusError, redis_errors.NoPermissionError):
-    """The server's ACL forbids this user a command or a key. The message names the command or script and its keys. Grant
-    it, for example with `ACL SETUSER name +@all -@admin -@dangerous +info ~prefix*`.
+    """The server's ACL forbids this user a command or a key.
+
+    The message names the command or script and its keys. Grant it, for example with `ACL SETUSER name +@all -@admin
+    -@dangerous +info ~prefix*`.
     """
 
     remedy = "grant it with ACL SETUSER"
 
 
 class ServerTooOld(CeleryRedisPlusError, redis_errors.RedisError):
-    """The server is older than Redis 7.0 or Valkey 7.2. Upgrade it. Nothing was changed in it."""
+    """The server is older than Redis 7.0 or Valkey 7.2. Upgrade it; nothing was changed in it."""
 
     remedy = "upgrade the server, or point broker_url at a newer one"
 
 
 class CommandUnavailable(CeleryRedisPlusError, redis_errors.ResponseError):
-    """The server does not offer a command that this transport needs: it was renamed or disabled, or the server is neither Redis
-    nor Valkey. The message names the command, or the script that calls it. See "Servers" in the docs.
+    """The server lacks a command that this transport needs.
+
+    It was renamed or disabled, or the server is neither Redis nor Valkey. The message names the command, or the script
+    that calls it. See "Servers" in the docs.
     """
 
     remedy = "allow the command on the server, or use another one; the page Servers (docs/servers.md) has all that are needed"
@@ -197,15 +203,14 @@ class CommandUnavailable(CeleryRedisPlusError, redis_errors.ResponseError):
 class ServerOutOfMemory(CeleryRedisPlusError, redis_errors.OutOfMemoryError):
     """The server reached its `maxmemory`.
 
-    Nothing was stored. Workers continue to consume, which frees memory. Otherwise raise `maxmemory` (CONFIG SET maxmemory),
-    add workers, or publish less.
+    Nothing was stored. Workers go on, which frees memory. Otherwise raise `maxmemory`, add workers, or publish less.
     """
 
     remedy = "raise maxmemory, or let workers drain the queues"
 
 
 class WrongKeyType(CeleryRedisPlusError, redis_errors.ResponseError):
-    """A key of this transport holds a value of another type, written by another program or by kombu's own Redis transport.
+    """A key of this transport holds a value of another type, by another program or kombu's Redis transport.
 
     The message names the command or script and its keys; TYPE says what each one holds. Use another database number, or
     `global_keyprefix`.
@@ -217,7 +222,7 @@ class WrongKeyType(CeleryRedisPlusError, redis_errors.ResponseError):
 class OtherDataFormat(CeleryRedisPlusError, redis_errors.ResponseError):
     """A version of this package with another data format wrote this database.
 
-    The message names both formats. Use the same version in all processes of a broker, or upgrade as the changelog says.
+    The message names both formats. Use one version in all processes of a broker, or upgrade as the changelog says.
     """
 
     remedy = "use a version of celery-redis-plus that knows this format, in all processes of the broker"
@@ -240,13 +245,14 @@ class InvalidArgument(CeleryRedisPlusError, ValueError):
 
 
 class OptionError(InvalidArgument):
-    """A transport option is unknown, of the wrong type or out of range. The message names the option, its value and the
-    allowed values, or the nearest known name. Correct `broker_transport_options`.
+    """A transport option is unknown, of the wrong type or out of range.
+
+    The message names it, its value and the allowed values, or the nearest known name. Correct `broker_transport_options`.
     """
 
 
 class ShardsRaised(OptionError, redis_errors.ResponseError):
-    """The number of shards of this broker was raised (`celery-redis-plus shards raise`) above the process's option `shards`.
+    """The broker has more shards than the process's option `shards` says (`celery-redis-plus shards raise`).
 
     Nothing was stored. A process with several shards connects again with the new number by itself; set the option to it,
     which the message names.
@@ -259,7 +265,7 @@ class ShardsRaised(OptionError, redis_errors.ResponseError):
 
 
 class InvalidAddress(InvalidArgument):
-    """The broker URL, or a part of it such as the port, the database number or a TLS option, cannot be used.
+    """The broker URL, or its port, database number or TLS option, cannot be used.
 
     Correct `broker_url`; special characters in user names and passwords are percent-encoded.
     """
@@ -268,20 +274,20 @@ class InvalidAddress(InvalidArgument):
 
 
 class InvalidPriority(InvalidArgument):
-    """A priority is not an integer from 0 to 255. Correct the `priority=` argument. The message was not
-    published.
-    """
+    """A priority is no integer from 0 to 255. Correct `priority=`. The message was not published."""
 
 
 class InvalidEta(InvalidArgument):
-    """An ETA or delay is negative, or is no time: ISO 8601, a datetime or a number. Correct `eta=` or `countdown=`. The
-    message was not published.
+    """An ETA or delay is negative, or is no ISO 8601 text, datetime or number.
+
+    Correct `eta=` or `countdown=`. The message was not published.
     """
 
 
 class InvalidExpiration(InvalidArgument):
-    """The `expiration` of a message is no duration in milliseconds, or the `expires` of a task is no time. Correct
-    `expiration=` or `expires=`. The message was not published.
+    """An `expiration` is no duration in milliseconds, or a task's `expires` is no time.
+
+    Correct it. The message was not published.
     """
 
 
@@ -292,7 +298,7 @@ class InvalidQueueName(InvalidArgument):
 class UnsupportedVersion(CeleryRedisPlusError, ImportError):
     """The installed Celery, kombu or billiard lacks an internal name that this package needs.
 
-    The message names it, and the supported versions. Install one of these.
+    Install one of the versions that the message names.
     """
 
 
@@ -304,14 +310,16 @@ class UnknownEventSchema(CeleryRedisPlusError):
 
 
 class EventsLost(CeleryRedisPlusError):
-    """Lifecycle events were removed before a reader had read them: trimmed by `event_log_maxlen` or `event_log_max_age`, or
-    deleted with their stream. The message names queue, first and last event, and number. Read sooner or keep more.
-    `failOnDataLoss=false` continues without them, and counts them.
+    """Lifecycle events were removed before a reader had read them.
+
+    They were trimmed by `event_log_maxlen` or `event_log_max_age`, or deleted with their stream. The message names queue,
+    first and last event, and number. Read sooner or keep more. `failOnDataLoss=false` continues without them, and counts
+    them.
     """
 
 
 class ReaderTaken(CeleryRedisPlusError):
-    """Another folder of tables has registered a reader of lifecycle events under this name, and would take events from this one.
+    """Another folder of tables has this name of a reader of lifecycle events, and would take events from this one.
 
     Choose another name, or remove the other reader (`events drop-reader`).
     """
@@ -320,21 +328,23 @@ class ReaderTaken(CeleryRedisPlusError):
 class NoEvents(CeleryRedisPlusError):
     """A queue has no lifecycle events.
 
-    Enable the event log (`event_log=True`). Check the queue's name, the prefix and the database number.
+    Enable the event log (`event_log=True`), or check the queue's name, the prefix and the database number.
     """
 
 
 class TablesUnusable(CeleryRedisPlusError):
-    """A folder of tables cannot be used: the table does not exist yet, its manifest is damaged or newer, or another
-    process is folding it. The message names the folder and the command to run.
+    """A folder of tables cannot be used.
+
+    The table does not exist yet, its manifest is damaged or newer, or another process is folding it. The message names
+    the folder and the command to run.
     """
 
 
 class ObjectStoreFailed(TablesUnusable):
     """An object store that has tables refuses, or cannot be reached.
 
-    The message is the URL and what the store said: check network, bucket and rights. A running `spark ingest` or `spark run`
-    tries again by itself.
+    The message has the URL and the store's words: check network, bucket and rights. A running `spark ingest` or `spark
+    run` tries again by itself.
     """
 
 
@@ -343,14 +353,13 @@ class SparkJobFailed(CeleryRedisPlusError):
 
 
 class SparkUnavailable(CeleryRedisPlusError):
-    """PySpark or Java is missing or too old. The message names the requirement to install. Features without Spark work
-    without it.
-    """
+    """PySpark or Java is missing or too old. The message names the requirement to install."""
 
 
 class MessageTooLarge(InvalidArgument):
-    """A message exceeds 512 MB, the limit of one Redis value. It was not published. Store the data elsewhere and send
-    its location.
+    """A message exceeds 512 MB, the limit of one Redis value.
+
+    It was not published. Store the data elsewhere and send its location.
     """
 
 
@@ -358,10 +367,7 @@ class MessageTooLarge(InvalidArgument):
 
 
 class BrokerError(CeleryRedisPlusError, amqp_errors.ChannelError):
-    """Base of the errors with an AMQP 0-9-1 reply code, which each has as `code`.
-
-    Each is a `ChannelError` of kombu, and has its own remedy.
-    """
+    """Base of the errors with an AMQP 0-9-1 reply code (`code`). Each is a `ChannelError` of kombu."""
 
     #: AMQP 0-9-1 reply code.
     reply_code = 541
@@ -403,7 +409,7 @@ class DeliveryNotFound(BrokerError, amqp_errors.NotFound):
 
 
 class AccessRefused(BrokerError, amqp_errors.AccessRefused):
-    """Another consumer has the queue exclusively, or this one asks for exclusive use of a queue with consumers.
+    """Another consumer has the queue exclusively, or this one wants a queue with consumers for itself.
 
     Cancel the other consumer first, or consume without `exclusive`.
     """
@@ -412,17 +418,20 @@ class AccessRefused(BrokerError, amqp_errors.AccessRefused):
 
 
 class ResourceLocked(BrokerError, amqp_errors.ResourceLocked):
-    """The queue belongs to another connection, which declared it with `exclusive=True`: others may only publish to it, and it is
-    deleted with its connection. Or the queue has a single active consumer, so `basic_get` is refused. Use another queue, or
-    consume it.
+    """The queue belongs to another connection, which declared it with `exclusive=True`.
+
+    Others may only publish to it, and it is deleted with its connection. Or the queue has a single active consumer, so
+    `basic_get` is refused. Use another queue, or consume it.
     """
 
     reply_code = 405
 
 
 class PreconditionFailed(BrokerError, amqp_errors.PreconditionFailed):
-    """A queue or exchange exists already with other arguments, or is of a type that does not allow what was asked for. Declare it
-    with the same ones, or delete it first. Arguments that only steer a queue may differ (option `on_mismatch`).
+    """A queue or exchange exists with other arguments, or its type does not allow what was asked for.
+
+    Declare it with the same ones, or delete it first. Arguments that only steer a queue may differ (option
+    `on_mismatch`).
     """
 
     reply_code = 406
@@ -435,13 +444,16 @@ class ChannelClosed(BrokerError):
 
 
 class NotAllowed(BrokerError):
-    """A consumer tag is in use on its channel. Give each consumer a tag of its own, or none: the channel makes one then."""
+    """A consumer tag is in use on its channel. Give each consumer a tag of its own, or none: the channel makes one."""
 
     reply_code = 530
 
 
 class NotSupported(BrokerError):
-    """The broker does not have this function of AMQP, or not with several shards. The message says what is allowed instead."""
+    """The broker lacks this function of AMQP, or has it only without shards.
+
+    The message says what is allowed instead.
+    """
 
     reply_code = 540
 
@@ -449,8 +461,8 @@ class NotSupported(BrokerError):
 class OutcomeUnknown(BrokerError):
     """A publish lost its reply and was retried later than `publish_dedup_window` allows.
 
-    Whether the message was stored is unknown, and sending it again might store a second one. Check whether it arrived, then
-    decide. A sooner retry, or a longer window, avoids this.
+    Whether it is stored is unknown; sending it again might store a second one. Check whether it arrived. A sooner retry,
+    or a longer window, avoids this.
     """
 
 
@@ -460,9 +472,9 @@ class OutcomeUnknown(BrokerError):
 class NotReplicated(CeleryRedisPlusError):
     """The publish succeeded: the message is stored, and consumers receive it.
 
-    But fewer than `wait_replicas` replicas had it within `wait_replicas_timeout`, so a failover now might lose it. Check the
-    replicas. Do not publish it again: that stores a second one. Neither kombu nor Celery does so; with `retry_errors` their
-    retry only asks the replicas again.
+    But fewer than `wait_replicas` replicas had it within `wait_replicas_timeout`, so a failover now might lose it. Check
+    the replicas. Do not publish it again: that stores a second one. Neither kombu nor Celery does; with `retry_errors`
+    their retry only asks the replicas again.
     """
 
     def __init__(self, text: str, *, confirmed: int = 0, wanted: int = 0) -> None:
@@ -475,22 +487,24 @@ class NotReplicated(CeleryRedisPlusError):
 
 
 class NoFence(CeleryRedisPlusError):
-    """`fence()` was called outside a task, or in a task whose message is a broadcast or came over another broker.
+    """`fence()` was called outside a task, or in one whose message is a broadcast or came over another broker.
 
-    Call it in a task that was sent to a queue of this broker, in the thread that runs the task.
+    Call it in the thread of a task that was sent to a queue of this broker.
     """
 
 
 class SnoozedTooOften(CeleryRedisPlusError):
-    """A task called `snooze()` as often as the call's `limit` allows. The task fails by this error, unless it catches it: then
-    it can decide otherwise. Raise the limit, or find out why the task cannot begin.
+    """A task called `snooze()` as often as the call's `limit` allows.
+
+    The task fails by this error, unless it catches it. Raise the limit, or find out why the task cannot begin.
     """
 
 
 class NotSettled(CeleryRedisPlusError):
-    """A task's `ack()`, `nack()` or `reject()` cannot settle its message: the call came outside a task, or in an eager one, or
-    the message is settled already, or another consumer has it. The message says which. Call one of the three, once, and set
-    `acks_late=True` or an ack policy, so that it is not acked before.
+    """A task's `ack()`, `nack()` or `reject()` cannot settle its message; the error says why.
+
+    The call came outside a task, or in an eager one, or the message is settled already, or another consumer has it. Call
+    one of the three, once, with `acks_late=True` or an ack policy that acks later.
     """
 
 
@@ -500,13 +514,14 @@ class NotSettled(CeleryRedisPlusError):
 class PublishRefused(CeleryRedisPlusError):
     """A queue refused a message, and nothing of it is stored there.
 
-    Catch it to catch all reasons. Neither kombu nor Celery tries again: only the caller can decide.
+    Catch it to catch all reasons. Neither kombu nor Celery tries again.
     """
 
 
 class MessageNotAccepted(PublishRefused, InvalidArgument):
-    """A typed queue does not accept a message of this type. The message names the queue, the message's type and the
-    accepted types. Publish to another queue, or correct the message.
+    """A typed queue does not accept a message of this type.
+
+    The message names the queue, the type and the accepted types. Publish to another queue, or correct the message.
     """
 
 
@@ -519,14 +534,15 @@ class QueueFull(PublishRefused):
 
 
 class PublishTimedOut(QueueFull):
-    """A queue with `x-overflow: block` stayed full for `publish_timeout` seconds. Nothing is stored. Publish later, add
-    consumers, or allow more time.
+    """A queue with `x-overflow: block` stayed full for `publish_timeout` seconds.
+
+    Nothing is stored. Publish later, add consumers, or allow more time.
     """
 
 
 class PublisherBlocksItself(QueueFull):
-    """A queue with `x-overflow: block` is full, and only the publisher's own thread consumes it, so waiting would never end.
+    """A queue with `x-overflow: block` is full, and only the publisher's own thread consumes it.
 
-    Nothing is stored. Run more than one thread or process, or raise the limit. A solo worker must not publish into its own
-    full queue.
+    Nothing is stored, since waiting would never end. Run more than one thread or process, or raise the limit; a solo
+    worker must not publish into its own full queue.
     """

@@ -105,16 +105,16 @@ PLACE = (
 
 #: What happened.
 PACKED = (
-    Column("event", "text", "What happened: one of the events below."),
+    Column("event", "text", "What happened: one of the events above."),
     Column("ts", "us", "When, on the server's clock, µs. Equal for all events of one script call."),
     Column("id", "text", "The message's id: its delivery tag, unique over all queues of a database."),
-    Column("claim", "int", "How often the message was claimed so far; on `claimed`, and where the script knows it."),
+    Column("claim", "int", "How often the message was claimed; on `claimed`, and where the script knows it."),
     Column("worker", "text", "Who claimed it: the Celery node name, else the client's name; on `claimed`."),
-    Column("reason", "text", "Why, in one word, see the reasons below; empty on `acked` means that the work was done."),
+    Column("reason", "text", "Why, in one word, see below; empty on `acked`: the work was done."),
     Column(
         "error",
         "text",
-        "The exception that the task ended with, `ValueError: its message`, up to 500 bytes, where the worker said so.",
+        "The exception of the task, `ValueError: its message`, up to 500 bytes, where the worker said so.",
     ),
     Column("delay", "long", "How long the message waits, ms; on `delayed` and `retried`."),
     Column("target", "text", "The queue that it went to; on `moved`."),
@@ -124,15 +124,15 @@ PACKED = (
 DESCRIPTION = (
     Column("task_id", "text", "Celery's task id."),
     Column("task", "text", "The task's name."),
-    Column("retries", "int", "How often Celery has retried the task before this message."),
-    Column("root_id", "text", "Task id of the first task of the workflow; left out where it is `task_id`."),
+    Column("retries", "int", "How often Celery has retried the task before."),
+    Column("root_id", "text", "Task id of the workflow's first task, unless it is `task_id`."),
     Column("parent_id", "text", "Task id of the task that sent this one."),
     Column("exchange", "text", "The exchange it was published to; empty is the default exchange."),
     Column("routing_key", "text", "The routing key."),
     Column("priority", "int", "As the publisher gave it, 0-255."),
     Column("eta", "ms", "When it shall run at the earliest, ms since the epoch."),
     Column("body_size", "long", "Bytes of the body."),
-    Column("source_id", "text", "Id of the message that this one was made from: replayed, moved or dead-lettered."),
+    Column("source_id", "text", "Id of the message that was replayed, moved or dead-lettered as this one."),
 )
 
 #: The columns of the value.
@@ -140,7 +140,7 @@ VALUE = (*PACKED, *DESCRIPTION)
 
 #: What readers add.
 DERIVED = (
-    Column("published_at", "ms", "When the message was published, server ms: the first 11 hexadecimal digits of its id."),
+    Column("published_at", "ms", "When the message was published, on the server's clock: the first 11 digits of its id."),
     Column("payload", "bytes", "The stored payload, on `published` of queues with `event_log_payload`."),
 )
 
@@ -188,13 +188,13 @@ _TRANSITIONS = (
         "retried",
         (CLAIMED,),
         DELAYED,
-        "Put back to wait `delay` ms: the queue's retry policy, or a pause because it was put back before.",
+        "Put back to wait `delay` ms, by the retry policy or because it was put back before.",
     ),
-    Transition("acked", _KEPT, GONE, "Settled and removed. `reason` says how the work ended; empty is success."),
-    Transition("failed", (GONE,), GONE, "The task failed after its message was acked early, see the reason `early`."),
+    Transition("acked", _KEPT, GONE, "Settled and removed. An empty `reason` is success."),
+    Transition("failed", (GONE,), GONE, "The task failed after its message was acked early."),
     Transition("rejected", (CLAIMED,), GONE, "Rejected, and the queue keeps no dead letters."),
     Transition("expired", (READY, DELAYED), GONE, "Too old, and the queue keeps no dead letters."),
-    Transition("dead_lettered", (READY, DELAYED, CLAIMED), DEAD, "Kept as a dead letter; `reason` says why."),
+    Transition("dead_lettered", (READY, DELAYED, CLAIMED), DEAD, "Kept as a dead letter."),
     Transition("replayed", (DEAD,), READY, "A dead letter put back into its own queue."),
     Transition("moved", _KEPT, GONE, "Went to the queue `target`, where it is a new message."),
     Transition(
@@ -213,19 +213,19 @@ REASONS = {
     "retry": "`acked`: the task raised Retry; a new message stands for it.",
     "ignored": "`acked`: the task raised Ignore.",
     "revoked": "`acked`: the task was revoked, or had expired.",
-    "early": "`acked`: before the work began (`acks_late` off, ack policy `ack_first`). If it then fails, `failed` follows.",
+    "early": "`acked`: before the work began (`acks_late` off, policy `ack_first`). If that fails, `failed` follows.",
     "heartbeat_lost": "`recovered`, `dead_lettered`: no heartbeat moved its deadline on.",
     "not_begun": "`recovered`: its consumer was lost and had not begun it, which is no failure.",
-    "connection_lost": "`recovered`: its session broke; `recovered`, `retried`: its process had no connection any more.",
+    "connection_lost": "`recovered`: its session broke; `recovered`, `retried`: its process had no connection.",
     "handed_back": "`requeued`: claimed and not started; `retried`: claimed by a process that already works on it.",
     "kicked": "`requeued`: an operator took it from its consumer.",
     "rejected": "`requeued`, `retried`, `dead_lettered`: the consumer rejected it.",
     "consumer_timeout": "`requeued`, `retried`: its consumer did not settle it within `x-consumer-timeout`.",
-    "requeue": "`requeued`, `retried`: the consumer wants it to be delivered again, which is no failure.",
+    "requeue": "`requeued`, `retried`: the consumer wants it again, which is no failure.",
     "delivery_limit": "`dead_lettered`: delivered too often.",
     "retry_policy": "`dead_lettered`: the queue's retry policy is `none`, or at its end.",
     "expired": "`dead_lettered`, `acked`: too old.",
-    "damaged": "`dead_lettered`: a field of its hash is no number, though it should be: somebody else wrote it.",
+    "damaged": "`dead_lettered`: a field of its hash should be a number, and is none.",
     "maxlen": "`dead_lettered`, `dropped`: the queue is full.",
     "retention": "`dropped`: a dead letter over the limit of number or age.",
     "replaced": "`cancelled`: a newer message of its task took its place, with other arguments.",

@@ -49,43 +49,42 @@ class Options:
     """
 
     visibility_timeout: float = option(number(3), 300, unit="s")
-    """The time for which a claimed message belongs to a worker without a heartbeat; then it is ready again. A live worker sends a
+    """How long a claimed message belongs to a worker without a heartbeat; then it is ready again. A live worker sends a
     heartbeat every sixth of this time, at least every 5 s, so tasks may run far longer."""
     polling_interval: float = option(number(0.05, 3600), 10, unit="s")
-    """The longest time that an idle consumer waits for a wake-up before it checks its queues."""
+    """The longest wait of an idle consumer for a wake-up before it checks its queues."""
     fetch_batch_size: int | None = option(
         whole_number(1, 500), None, unit="messages", none="as many as the prefetch leaves room for, at most 100 without one"
     )
     """The most messages that one claim takes."""
     overfetch_factor: float = option(number(1, 100), 1, unit="ratio")
-    """The number of messages that a process may claim, as a multiple of its prefetch. Messages beyond the prefetch wait in the
-    process, so the next one needs no round trip. Other consumers cannot get them."""
+    """The messages that a process may claim, as a multiple of its prefetch. Those beyond wait in the process, so the next one
+    needs no round trip; other consumers cannot get them."""
     min_fetch_interval: float = option(number(0, 3600), 0, unit="s")
-    """The least time between two claims of a connection. Batches are larger and later; other consumers may take new messages
-    first."""
+    """The least time between two claims of a connection. Batches are larger and later; other consumers may be first."""
     graceful_timeout: float | None = option(number(0), None, unit="s", none="Celery's own rules: as long as they take")
-    """The time that a stopping Celery worker gives its running tasks. Then it ends them (prefork) or leaves them, releases their
-    messages, and exits. A second signal has the same effect at once."""
+    """The time that a stopping Celery worker gives its running tasks. Then it ends them (prefork) or leaves them, releases
+    their messages, and exits. A second signal does so at once."""
     global_keyprefix: str = option(text(), "")
-    """Prefix of every key, so that several applications can share a database. End it with a colon (`shop:`). A prefix that
-    continues another one with a word of a key, such as `shop` and `shopdead_`, could meet its keys."""
+    """Prefix of every key, so that several applications can share a database. End it with a colon (`shop:`): `shop` could meet
+    the keys of a prefix such as `shopdead_`."""
     on_mismatch: str = option(choice("keep", "apply", "error"), "keep")
-    """What a declaration of a queue does that exists with other arguments, where only arguments differ that steer it, such as
-    `x-rate-limit` ([policies](policies.md)). `keep`: the queue keeps what it has, and a warning names both values. `apply`: the
-    queue gets the new values. `error`: AMQP's 406 PRECONDITION_FAILED, as for all other arguments."""
+    """What a declaration does of a queue that exists with other arguments, if these only steer it, such as `x-rate-limit`
+    ([policies](policies.md)). `keep`: they stay, and a warning names both values. `apply`: the queue gets the new ones.
+    `error`: AMQP's 406 PRECONDITION_FAILED, as for all other arguments."""
     priority_order: str | None = option(choice("high-first", "low-first"), None, none="high-first")
-    """Which priority is delivered first: `high-first` (255 first, the direction of RabbitMQ) or `low-first` (0 first, the
-    direction of kombu's own Redis transport)."""
+    """Which priority is delivered first: `high-first` (255 first, as in RabbitMQ) or `low-first` (0 first, as in kombu's own
+    Redis transport)."""
     consumer_heartbeat_timeout: float = option(_SECONDS, 60, unit="s")
-    """The time for which a consumer's process may send no heartbeat, though it may be connected: it is frozen, or cut off. Then
-    the consumer counts as dead and leaves the lists of its queues. Its privileges pass on: the turn as single active consumer, a
-    higher priority, exclusive use. A process whose connections have ended is lost after `connection_lost_grace`."""
+    """The time for which a consumer's process, frozen or cut off, may send no heartbeat while it keeps its connections. Then
+    the consumer is dead: it leaves the lists of its queues, and its privileges pass on (turn as single active consumer, higher
+    priority, exclusive use). A process without connections is lost after `connection_lost_grace`."""
     consumer_priority: int = option(whole_number(-1_000_000, 1_000_000), 0)
-    """The priority of this connection's consumers, unless a queue's consumer arguments have `x-priority`. Consumers of a higher
-    priority get every message while they have credit. `celery worker --consumer-priority` sets it for one worker."""
+    """The priority of this connection's consumers, unless a queue's consumer arguments have `x-priority`. Higher ones get every
+    message while they have credit. `celery worker --consumer-priority` sets it for one worker."""
     connection_lost_grace: float = option(number(0, 3600), 5, unit="s")
-    """The time without any connection after which a consuming process counts as lost: its messages are put back as failed
-    deliveries, and its consumers leave. 0 switches this off; the visibility timeout then covers it."""
+    """The time without any connection after which a consuming process is lost: its messages are put back as failed deliveries,
+    and its consumers leave. 0 leaves that to the visibility timeout."""
     queue_order_strategy: str = option(choice("round_robin", "sorted", "priority"), "round_robin")
     """The order in which a consumer of several queues claims from them: in turn, by name, or the first declared first."""
     fanout_prefix: bool | str = option(
@@ -95,48 +94,47 @@ class Options:
     fanout_patterns: bool = option(flag(), True)
     """Filter fanout messages by routing key, with the wildcards of a topic exchange."""
     stream_maxlen: int = option(whole_number(1), 10_000, unit="messages")
-    """The approximate number of messages that a fanout stream keeps. A subscriber that falls further behind misses some; they are
-    counted and logged."""
+    """The approximate number of messages that a fanout stream keeps. What a slower subscriber misses is counted and logged."""
     stream_max_age: float | None = option(_SECONDS, 86_400, unit="s", none="any age, within stream_maxlen")
-    """The longest time that a fanout stream keeps a message, read or unread. Messages that all subscribers have processed are
-    removed earlier."""
+    """The longest time that a fanout stream keeps a message, read or unread; those that all subscribers have processed go
+    earlier."""
     subscriber_timeout: float = option(_SECONDS, 300, unit="s")
-    """A fanout subscriber without a heartbeat for this time and another 30 s is dead. It is removed, and its unread messages are
-    counted and logged. A client that reconnects within this time resumes at its position."""
+    """A fanout subscriber without a heartbeat for this time and another 30 s is removed, and its unread messages are counted
+    and logged. A client that reconnects before resumes at its position."""
     transient_queue_ttl: float = option(_SECONDS, 300, unit="s")
-    """An auto-delete queue that was not consumed yet, or whose consumers died, is removed after this time, with its messages."""
+    """An auto-delete queue that nobody consumed yet, or whose consumers died, is removed with its messages after this time."""
     delivery_limit: int | None = option(whole_number(1), 20, unit="deliveries", none="no limit")
-    """The number of failed deliveries (its worker died, or an ack policy put it back; not a requested requeue) that make a
-    dead letter of a message. The queue argument `x-delivery-limit` overrides it."""
+    """The failed deliveries (its worker died, or an ack policy put it back; not a requested requeue) that make a message a dead
+    letter. The queue argument `x-delivery-limit` overrides it."""
     dead_letter_max: int = option(whole_number(0), 10_000, unit="messages")
-    """The number of dead letters that a queue keeps. Beyond it the oldest are removed, counted and logged."""
+    """The number of dead letters that a queue keeps; the oldest beyond are removed, counted and logged."""
     dead_letter_ttl: float = option(_SECONDS, 604_800, unit="s")
-    """The time for which a queue keeps a dead letter. Older ones are removed, counted and logged."""
+    """How long a queue keeps a dead letter; older ones are removed, counted and logged."""
     publish_dedup_window: float = option(_SECONDS, 900, unit="s")
-    """The time within which a publish whose reply was lost can be retried without a second message. It has to exceed the duration
-    of your retry policy."""
+    """The time within which a publish whose reply was lost can be retried without a second message. It has to exceed that of
+    your retry policy."""
     wait_replicas: int = option(whole_number(0), 0, unit="replicas")
-    """The number of replicas that must confirm each publish (the server's WAIT, in the same round trip). With fewer,
-    `NotReplicated` is raised, and the message is stored nevertheless. What goes to the exchanges of `ignore_unroutable_exchanges`
-    (remote control, events) does not need them. 0 asks for none, and costs nothing."""
+    """The replicas that must confirm each publish (the server's WAIT, in the same round trip). With fewer, `NotReplicated` is
+    raised, and the message is stored nevertheless. Exchanges of `ignore_unroutable_exchanges` (remote control, events) do not
+    need them. 0 costs nothing."""
     wait_replicas_timeout: float = option(_TIMEOUT, 1, unit="s")
-    """The time that a publish waits for its replicas; only with `wait_replicas`. While replicas are missing it waits for a
-    twentieth of it, and for all of it once in ten of those times."""
+    """How long a publish waits for its replicas. While some are missing, it waits for a twentieth of that, and once in ten of
+    those times for all of it."""
     ignore_unroutable_exchanges: str = option(
         text("names of exchanges, separated by commas, with * and ?"), "celeryev,*.pidbox,reply*"
     )  # fmt: skip
     """Exchanges where a message without a queue or subscriber is only counted. Elsewhere it becomes a dead letter of the queue
-    `celery_redis_plus.undelivered`, or an error if it is `mandatory`. `celeryev` also stands for the exchange that Celery's
-    setting `event_exchange` names."""
+    `celery_redis_plus.undelivered`, or an error if it is `mandatory`. `celeryev` also stands for Celery's setting
+    `event_exchange`."""
     publish_timeout: float = option(number(0), 30, unit="s")
-    """The longest wait of a publish. In a full queue with `x-overflow: block` it then raises an error. It also bounds each sleep
-    of a queue with `x-throttle`. 0 does not wait."""
+    """The longest wait of a publish. In a full queue with `x-overflow: block` it then raises an error. It also bounds each
+    sleep by `x-throttle`. 0 does not wait."""
     throttle_threshold: float = option(number(0, 1), 0.5, unit="ratio")
     """The share of free room below which publishers into a queue with `x-throttle: true` slow down."""
     accept: Mapping[str, Any] | None = option(
         instance("dict", "a mapping of queue names to what they accept", Mapping), None, none="what x-accept-types says"
     )
-    """The accepted messages by queue name, checked in Python at publish: a callable, a pydantic model, a msgspec Struct, a
+    """What is accepted by queue name, checked in Python at publish: a callable, a pydantic model, a msgspec Struct, a
     dataclass, or a list of these. `configure_app(accept=…)` sets it."""
     message_ttl: None = option(
         nothing(
@@ -145,11 +143,10 @@ class Options:
         ),
         None,
     )
-    """Not supported, because it would silently delete waiting tasks and tasks with a long ETA. A value other than None raises an
-    error that explains this."""
+    """A value other than None raises an error."""
     socket_timeout: float | None = option(_TIMEOUT, 5, unit="s", none="no limit")
-    """The longest wait for the reply to a command; then the connection is closed and opened again. Blocking calls of idle
-    consumers have their own time in addition."""
+    """The longest wait for a reply; then the connection is closed and opened again. Blocking calls of idle consumers have their
+    own time besides."""
     socket_connect_timeout: float | None = option(_TIMEOUT, 5, unit="s", none="as socket_timeout")
     """The longest wait for a connection, and for each reply during its set-up."""
     socket_keepalive: bool | None = option(flag(), None, none="on")
@@ -159,7 +156,7 @@ class Options:
     )
     """TCP options by number, e.g. `{socket.TCP_KEEPIDLE: 60}`."""
     health_check_interval: float = option(number(0), 25, unit="s")
-    """A connection that was silent for this time is checked with a PING before its next use. 0 turns the check off."""
+    """A connection that was silent for this time is checked by a PING before its next use. 0 turns that off."""
     client_name: str | None = option(
         text("printable ASCII without spaces", r"[!-~]+"), None, none="celery-redis-plus: and the connection's purpose"
     )
@@ -172,10 +169,10 @@ class Options:
     """How to reach the Sentinels: `username`, `password`, `credential_provider`, `ssl`, `ssl_*`, `socket_timeout` (1 s). The
     credentials in the URL are the master's."""
     shards: int = option(whole_number(1, 64), 1, unit="shards")
-    """The number of shards that the queues are spread over. Each is a whole broker in one hash slot, so that several nodes of a
-    Redis Cluster share the work: see [shards](shards.md). The same for all processes."""
+    """How many shards the queues are spread over: whole brokers in hash slots of their own, so that several nodes share the
+    work ([shards](shards.md)). The same for all processes."""
     min_other_sentinels: int = option(whole_number(0), 0, unit="Sentinels")
-    """The number of other Sentinels that a Sentinel must know, so that its answer counts."""
+    """How many other Sentinels a Sentinel must know for its answer to count."""
     credential_provider: Any = option(  # noqa: RUF009 - immutable as all others; Any hides it
         instance("object or str", "a redis.CredentialProvider, a callable that makes one, or the path of either"),
         None,
@@ -203,27 +200,26 @@ class Options:
     metrics_host: str = option(text("an address of this machine, such as 0.0.0.0 for all", r"\S+"), "127.0.0.1")
     """The address on which a worker listens for `metrics_port`."""
     take_from_kombu: bool = option(flag(), False)
-    """A Celery worker moves what is published to the lists of kombu's own Redis transport into its queues: while a fleet is
-    migrated."""
+    """While a fleet is migrated: a Celery worker moves what is published to the lists of kombu's own Redis transport into its
+    queues."""
     error_traceback_bytes: int = option(whole_number(0, 10_000), 0, unit="bytes")
-    """The bytes from the end of a failed task's traceback that are kept with its message and its dead letter. Tracebacks have
-    source lines and possibly personal data, which every user of the broker's server can read."""
+    """The bytes from the end of a failed task's traceback that its message and dead letter keep. Tracebacks have source lines
+    and possibly personal data, which every user of the broker's server can read."""
     event_log_sample: float = option(number(0.001, 1), 1)
-    """The share of messages whose events are written, each with all of its events."""
+    """The share of messages whose events are written, each with all of them."""
     event_log_events: tuple[str, ...] | None = option(names(*TRANSITIONS), None, none="all")
     """The events that are written, by name."""
     event_log_payload: bool = option(flag(), False)
     """Write the messages' envelopes and bodies (up to 1 MB) into their event `published`."""
     event_log_index: bool = option(flag(), False)
-    """Keep for each message where its events are, and for each Celery task id its messages: `message` then finds finished ones at
+    """Keep where each message's events are, and which messages each Celery task id has: `message` then finds finished ones at
     once, and by task id. About 300 bytes a message, for `event_log_max_age`."""
     event_log_maxlen: int = option(whole_number(0), 100_000, unit="events")
-    """The number of events of a queue that are kept. Older ones are trimmed when every registered reader has them."""
+    """The events of a queue that are kept. Older ones are trimmed when every registered reader has them."""
     event_log_hard_maxlen: int = option(whole_number(0), 1_000_000, unit="events")
-    """The number of events of a queue that are kept for slow readers. Beyond it the oldest are trimmed unread, counted and
-    logged."""
+    """The events of a queue that are kept for slow readers. The oldest beyond are trimmed unread, counted and logged."""
     event_log_max_age: float = option(_SECONDS, 604_800, unit="s")
-    """The time for which events are kept. Older ones are trimmed when every registered reader has them."""
+    """How long events are kept. Older ones are trimmed when every registered reader has them."""
     deadletter_queue: str | None = option(
         text("the name of a queue", _NOT_EMPTY), None, none="they become dead letters, see `ignore_unroutable_exchanges`"
     )

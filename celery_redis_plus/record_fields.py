@@ -32,7 +32,7 @@ MESSAGE_FIELDS = {
 
 #: Counters in a queue's record: they only grow, and are deleted with the record.
 COUNTERS = {
-    "published": "Messages stored in the queue: by publishers, as dead letters of other queues, moved here, and replayed.",
+    "published": "Messages stored in the queue: published, dead letters of other queues, moved here, replayed.",
     "delivered": "Deliveries, including redeliveries and messages returned before a consumer saw them.",
     "nacked": "Rejections, with requeue or without, and tracked recipients without an answer in time.",
     "dead_lettered": "Messages that became dead letters, for any reason.",
@@ -43,23 +43,22 @@ COUNTERS = {
     "rejected": "Publishes that the queue refused: it was full, stayed full for too long, or does not accept the type.",
     "purged": "Messages that an operator removed.",
     "cancelled": "Messages that were cancelled without a dead letter, or that a newer one of their task has replaced.",
-    "moved": "Messages that were moved into another queue before a consumer took them.",
+    "moved": "Messages that were moved into another queue.",
     "discarded": "Dead messages that a transient queue did not keep.",
     "forwarded": "Dead letters that went to the dead-letter exchange.",
     "replayed": "Dead letters that were put back into a queue.",
     "dead_evicted": "Dead letters removed by `dead_letter_max` or `dead_letter_ttl`.",
     "dead_deleted": "Dead letters that an operator deleted.",
     "vanished": "Messages whose hash was missing: evicted, or deleted by hand.",
-    "damaged": "Messages set aside because their key holds no hash, or a field of it that should be a number is none.",
-    "unroutable": "Only of the queue `celery_redis_plus.undelivered`: publishes that reached no queue and no subscriber.",
+    "damaged": "Messages set aside: their key holds no hash, or a field that should be a number is none.",
+    "unroutable": "Publishes that reached no queue and no subscriber, in `celery_redis_plus.undelivered` only.",
 }
 
 #: What `counters` shows besides them: computed values, and numbers of messages now.
 NOW = {
-    "acked": "Messages that were acked: the rest of `published`; an ack writes no counter. A dead letter that a late "
-    "ack removes is not among them.",
+    "acked": "Acked messages: the rest of `published`. A dead letter that a late ack removes is not among them.",
     "throttled_s": "`throttled_us` in seconds.",
-    "ready": "Messages that a consumer can take now, and those that their groups hold back.",
+    "ready": "Messages that wait for a consumer, those that their groups hold back included.",
     "delayed": "Messages that are not due yet.",
     "unacked": "Messages that consumers have and have not settled.",
 }
@@ -70,37 +69,33 @@ FANOUT_COUNTERS = {
     "unroutable": "Broadcasts that were published without a subscriber.",
     "dead": "Subscribers that were removed as dead.",
     "missed": "Broadcasts that removed subscribers had not processed.",
-    "bytes": "Bytes of all broadcasts so far. This one and the next ones only of an exchange with limits.",
+    "bytes": "Bytes of all broadcasts so far; this and the next ones only with limits.",
     "rejected": "Publishes that the exchange refused: it was full, stayed full for too long, or does not accept the type.",
     "blocked": "Publishes that waited for capacity.",
     "throttled": "Publishes that were slowed down.",
     "throttled_us": "Total delay of these, µs.",
-    "dropped": "Broadcasts that `drop-head` removed before the slowest subscriber had processed them.",
+    "dropped": "Broadcasts that `drop-head` removed unprocessed.",
 }
 
 #: Counters of a process's maintenance service: attributes of `MaintenanceService` in `celery_redis_plus/maintenance/service.py`.
 PROCESS_COUNTERS = {
-    "late_heartbeats": "Heartbeats that came later than planned by more than an interval; each is a warning in the log.",
-    "thread_restarts": "How often the maintenance thread had died and was started again; each is an error in the log.",
-    "failed_tasks": "How often a maintenance task of this process failed; the log has an error where it begins or changes.",
-    "sweeps": "Passes of this process over a queue: due messages became ready, others expired, lost ones were recovered.",
-    "recoveries": "Messages that this process put back: their lease had ended, or their process had lost its connections.",
-    "unreadable_messages": (
-        "Messages that this process could not read: dead letters of their queues, and broadcasts and copies that it passed over."
-    ),
-    "redeliveries": "Messages that this process claimed and that some consumer had seen before.",
-    "reconnects": "Connections that this process opened in place of one that had failed.",
+    "late_heartbeats": "Heartbeats that came over an interval late; each is a warning in the log.",
+    "thread_restarts": "How often the maintenance thread died and was started again; each is an error in the log.",
+    "failed_tasks": "How often a maintenance task failed; the log has an error where that begins or changes.",
+    "sweeps": "Passes over a queue, which promote, expire and recover messages.",
+    "recoveries": "Messages that this process put back: their lease had ended, or their process was lost.",
+    "unreadable_messages": ("Messages that it could not read: dead letters of their queues, passed-over broadcasts and copies."),
+    "redeliveries": "Messages that it claimed and some consumer had seen before.",
+    "reconnects": "Connections that it opened in place of a failed one.",
 }
 
 #: What a process knows of itself at one moment, as `celery_redis_plus_worker_*`.
 PROCESS_GAUGES = {
-    "leads": "1 in the process that does for all what any process may do, such as to look for lost ones; else 0.",
-    "failing_tasks": "Maintenance tasks that failed in their last run: each is tried again, after up to 16 s.",
-    "unacked_messages": "Messages that this process holds: prefetched ones, and those of running tasks.",
-    "heartbeat_delay_seconds": "By how much the next heartbeat is overdue; 0 while heartbeats come in time.",
-    "fanout_lag_messages": (
-        "Broadcasts that the slowest subscriber of this process had not processed at its last heartbeat, up to 30 s ago."
-    ),
+    "leads": "1 in the leader, which looks for lost processes and the like; else 0.",
+    "failing_tasks": "Maintenance tasks that failed in their last run, and are tried again.",
+    "unacked_messages": "Messages that it holds: prefetched ones, and those of running tasks.",
+    "heartbeat_delay_seconds": "By how much the next heartbeat is overdue.",
+    "fanout_lag_messages": ("Broadcasts that its slowest subscriber had not processed at the last heartbeat, up to 30 s ago."),
 }
 
 #: Fields of `meta:{Q}`.

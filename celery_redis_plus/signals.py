@@ -82,8 +82,7 @@ os.register_at_fork(after_in_child=_renew_lock)
 def connect(callback: Callback) -> Callable[[], None]:
     """Call `callback` with every signal of this process from now on; return a function that ends it.
 
-    It is called in the thread that noticed, which may be the maintenance thread or a consumer's: it has to be short. What it
-    raises is logged.
+    It is called in the thread that noticed, so it has to be short. What it raises is logged.
     """
     _callbacks.append(callback)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 #: Argument of a queue's declaration -> what it does, with the page that has more.
 OF_QUEUES = {
-    "x-expires": "The queue is deleted, with its messages, when it was not used for so long.",
+    "x-expires": "An unused queue is deleted after this time, with its messages.",
     "x-message-ttl": "Messages expire so long after their publish ([dead letters](dead-letters.md)).",
-    "x-max-priority": "Higher priorities count as this one. Without it priorities go up to 255 ([priorities](priorities.md)).",
+    "x-max-priority": "Higher priorities count as this one; 255 by default ([priorities](priorities.md)).",
     "x-max-length": "Ready and delayed messages that the queue takes ([flow control](flow-control.md)).",
     "x-max-length-bytes": "Bytes of headers and bodies that the queue takes ([flow control](flow-control.md)).",
     "x-delivery-limit": "Failed deliveries that make a dead letter of a message; -1: no limit ([dead letters](dead-letters.md)).",
@@ -22,10 +22,10 @@ OF_QUEUES = {
     "x-dead-letter-routing-key": "Their routing key; without it, the message's own.",
     "x-single-active-consumer": "Of all consumers one gets the messages ([consumers](consumers.md)).",
     "x-max-unacked": "Messages that may be in work at once, over all consumers ([consumers](consumers.md)).",
-    "x-rate-limit": "Messages that consumers get in a second, over all of them ([consumers](consumers.md)).",
-    "x-priority-ageing": "A message that has waited so long counts as one priority higher ([consumers](consumers.md)).",
+    "x-rate-limit": "Messages a second, over all consumers ([consumers](consumers.md)).",
+    "x-priority-ageing": "A message that has waited so long is one priority higher ([consumers](consumers.md)).",
     "x-durable-subscriber": "A fanout exchange keeps the queue's place while it has no consumer ([broadcasts](broadcasts.md)).",
-    "x-event-log": "Whether lifecycle events are written, whatever the option `event_log` says ([lifecycle](lifecycle.md)).",
+    "x-event-log": "Whether lifecycle events are written, in place of the option `event_log` ([lifecycle](lifecycle.md)).",
     "x-group-concurrency": "Messages of a group that may be in work at once ([message groups](message-groups.md)).",
     "x-group-order": "`strict`: a failed message keeps its group waiting; `step-aside`: others go on "
     "([message groups](message-groups.md)).",

@@ -40,7 +40,6 @@ COUNTED = {
     "meta:{Q}": (COUNTERS, "metrics.md#counters-of-a-queue"),
     "fanout:{/0.X}": (FANOUT_COUNTERS, "metrics.md#counters-of-a-fanout-exchange"),
 }
-ELSEWHERE = {"events_meta:{Q}": "events.md#the-hash-events_metaq"}
 #: The cost of an operation of which the page says none.
 FIXED = "a fixed number of commands."
 CONTRACT_INTRO = """# The contract with the store
@@ -71,14 +70,12 @@ def data_page() -> str:
             parts.append(f"* **{letter}** `{one.pattern}`{star} ({one.type}): {_short(one.content)} *{lives}*{plain}\n")
     parts.append(_matrix(letters))
     for one in DESCRIPTIONS:
-        if one.fields and one.pattern not in ELSEWHERE:
+        if one.fields:
             counted, page = COUNTED.get(one.pattern, ({}, ""))
             parts.append(f"\n## Fields of `{one.pattern}`\n\n")
             parts += [f"* `{name}`: {_short(meaning)}\n" for name, meaning in one.fields.items() if name not in counted]
             if counted:
                 parts.append(f"\nand [its counters]({page}).\n")
-    parts.append("\n## Fields of other hashes\n\n")
-    parts += [f"* `{pattern}`: [listed with the events]({page})\n" for pattern, page in ELSEWHERE.items()]
     return "".join(parts)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import inspect
+import re
 import sys
 import textwrap
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING
 from argument_descriptions import OF_CONSUMERS, OF_EXCHANGES, OF_MESSAGES, OF_QUEUES
 from benchmark_figures import WITH_FIGURES, figures_in
 from data_pages import contract_page, data_page
-from reference_pages import COMMANDS_BEGIN, COMMANDS_END, api_page, commands_section
+from reference_pages import administration_page, api_page, commands_page
 
 from celery_redis_plus import errors, events, options
 from celery_redis_plus.access_rules import ROLES
@@ -54,8 +55,8 @@ NOTE = "<!-- Made by docs/generate.py; change the code instead. -->\n"
 
 OPTIONS_INTRO = """# Options
 
-Set options as `broker_transport_options` in Celery, as `transport_options` in kombu, or in the URL's query. An unknown name, or a
-value that is not allowed, raises an error. Durations are in seconds.
+Set options as `broker_transport_options` in Celery, as `transport_options` in kombu, or in the URL's query. An unknown name, or
+a value that is not allowed, raises an error.
 
 Options of other Redis clients that mean nothing here are accepted, and logged once, such as `priority_steps` and `sep`. Others
 are `max_connections` (a connection of kombu has at most four sockets, without a pool) and `protocol` (RESP 2 and 3 are the same
@@ -64,9 +65,9 @@ here).
 
 ARGUMENTS_INTRO = """# Arguments
 
-All arguments that have an effect, of queues, consumers, messages, exchanges and bindings. Names and meanings are RabbitMQ's where
-it has them. Another value than the allowed ones raises `InvalidArgument`. An argument without effect here is refused where work
-would go wrong without it, else a warning names it once ([first steps](usage.md)).
+All arguments that have an effect. Names and meanings are RabbitMQ's where it has them. Numbers are whole, times 100 years at
+most. A value that is not allowed raises `InvalidArgument`. Other arguments are [refused, or named once by a
+warning](usage.md#arguments-without-effect).
 """
 
 ERRORS_INTRO = """# Errors
@@ -79,9 +80,9 @@ an `amqp.exceptions.NotFound`.
 
 ACCESS_INTRO = """# Access rules
 
-The rights that each role needs on the server, and no others; a test runs a part of the integration suite with them. With the
-option `global_keyprefix`, write it before the `*` of `~*`, and before each key of the reader: then apps cannot touch each
-other's keys. `ROLES[0].rule("shop:")` of `celery_redis_plus.access_rules` is the first rule for the prefix `shop:`.
+The rights that each role needs on the server, and no others; a part of the integration tests runs with them. Write the option
+`global_keyprefix` before the `*` of `~*`, and before each key of the reader, and apps cannot touch each other's keys.
+`ROLES[0].rule("shop:")` of `celery_redis_plus.access_rules` is the first rule for the prefix `shop:`.
 
 A monitor can change nothing. A reader sees the event log only; with `event_log_payload` that has the arguments of tasks. A
 publisher can also remove messages, because scripts call the commands that do. With `client|list` a worker sees the addresses of
@@ -116,9 +117,14 @@ COLUMN_TYPES = {
 def options_page() -> str:
     """Return the page of all transport options: a heading each, so that an error or a page can link to one."""
     return OPTIONS_INTRO + "".join(
-        f"\n### {name}\n\nDefault `{default}`{in_unit(default, unit)}; {allowed}.\n\n{filled(text)}\n"
+        f"\n### {name}\n\nDefault `{default}`{in_unit(default, unit)}; {with_link(allowed)}.\n\n{filled(text)}\n"
         for name, _, default, unit, allowed, text in options.table()
     )
+
+
+def with_link(allowed: str) -> str:
+    """Return what is allowed, with the page of the events in place of their list."""
+    return re.sub(r"a list of 'published'[^N]*'", "a list of [events](events.md)", allowed)
 
 
 def in_unit(default: str, unit: str) -> str:
@@ -143,17 +149,16 @@ def arguments_page() -> str:
     for title, table in tables.items():
         parts += [
             f"\n## {title}\n\n",
-            *(f"* `{name}`: {doc} *Allowed:* {with_years(allowed)}\n" for name, (allowed, doc) in table.items()),
+            *(f"* `{name}` ({in_short(allowed)}): {doc}\n" for name, (allowed, doc) in table.items()),
         ]
     parts += ["\n## Withdrawn\n\n", *listed(WITHDRAWN)]
     return "".join(parts)
 
 
-def with_years(allowed: str) -> str:
-    """Return what is allowed with the longest time in a unit that a reader knows."""
-    return allowed.replace("from 1 to 3155760000000", "from 1, up to 100 years").replace(
-        "from 0 to 3155760000000", "from 0, up to 100 years"
-    )
+def in_short(allowed: str) -> str:
+    """Return what is allowed without what the page says once: that numbers are whole, and the longest time."""
+    short = re.sub(r"a whole number(?: of (ms|bytes))?", lambda match: match[1] or "number", allowed)
+    return short.removesuffix(" to 3155760000000")
 
 
 def errors_page() -> str:
@@ -183,16 +188,14 @@ def events_page() -> str:
             *(f"* `{column.name}` ({COLUMN_TYPES[column.kind]}): {column.doc}\n" for column in events.EVENT_COLUMNS),
             "\n## Reasons\n\nOn which event, and what it means:\n\n",
             *listed(events.REASONS),
-            "\n## The hash `events_meta:{Q}`\n\n",
-            *listed(events.META_FIELDS),
         )
     )
 
 
 CHECK_INTRO = """# Checking a broker
 
-`celery-redis-plus check` prints a line for each violation of the rules below. Workers and publishers may run meanwhile: a script
-checks each message within one atomic step. A call checks `--batch` messages (100), at about 20 µs of server time each.
+`celery-redis-plus check` prints a line for each violation of the rules below, beside workers and publishers: a script checks
+each message within one atomic step. A call checks `--batch` messages (100), at about 20 µs of server time each.
 
 ```bash
 celery-redis-plus check --url redis://localhost:6379/0
@@ -334,8 +337,8 @@ celery-redis-plus --broker redis://localhost:6379/0 exporter --host 0.0.0.0 --po
 ```
 
 One process for a broker is enough. A scrape makes two round trips a queue and one a fanout exchange; none blocks the server.
-`/metrics` needs no login, so it listens on `127.0.0.1` unless `--host` says otherwise. If the broker cannot be reached, a scrape
-succeeds with `celery_redis_plus_up 0`. A deleted queue disappears; its counters begin at 0 when it is declared again.
+`/metrics` needs no login, so it listens on `127.0.0.1` unless `--host` says otherwise. If the broker cannot be reached, a
+scrape succeeds with `celery_redis_plus_up 0`.
 
 ```yaml
 scrape_configs:
@@ -346,13 +349,13 @@ scrape_configs:
 
 Rules for alerts are in [alert-rules.yml](alert-rules.yml), with [a runbook](alerts.md) for each.
 
-The queues that Celery has for itself (remote control, replies, events) have no metrics, because their names hold the ids of
-processes; `exporter --internal` adds them.
+The queues of Celery's remote control, replies and events, whose names hold ids of processes, have metrics with `exporter
+--internal` only.
 
 ## Latencies
 
-`exporter --latencies` makes two histograms of the [event logs](lifecycle.md), from its start on: the wait for a consumer, and the
-work. With `event_log_sample` they have the sampled messages only. A scrape reads up to 50,000 events a queue, 500 in a call.
+`exporter --latencies` makes two histograms of the [event logs](lifecycle.md), from its start on, with `event_log_sample` of the
+sampled messages. A scrape reads up to 50,000 events a queue, 500 in a call.
 
 ## Grafana
 
@@ -361,7 +364,7 @@ shows queues, rates, ages, consumers, dead letters, latencies, broadcasts, and t
 
 ## In a worker
 
-A worker serves metrics of itself where the option `metrics_port` has a port. This takes the extra `metrics`, and no round trip.
+With the option `metrics_port` and the extra `metrics`, a worker serves metrics of itself, without a round trip.
 
 ```python
 from celery import Celery
@@ -370,14 +373,15 @@ app = Celery("shop", broker="redisplus://localhost:6379/0")
 app.conf.broker_transport_options = {"metrics_port": 9809, "metrics_host": "0.0.0.0"}
 ```
 
-The main process serves them, with a prefork pool too. Workers of one machine need different ports, in their settings or in the
-URL (`redisplus://localhost:6379/0?metrics_port=9810`). A worker that cannot listen logs an error and works without metrics.
+The main process serves them. Workers of one machine need different ports, in their settings or in the URL
+(`?metrics_port=9810`). A worker that cannot listen logs an error and works without metrics.
 
 ## Traces
 
-[OpenTelemetry's instrumentation of Celery](https://opentelemetry-python-contrib.readthedocs.io/en/latest/instrumentation/celery/celery.html)
-works as it is: the publisher's span is the parent of the task's span, also of a message that was delayed, retried, moved, dead or
-replayed, and of a broadcast. The transport writes no spans of its own. The time between `apply_async` and `run` is the wait.
+[OpenTelemetry's instrumentation of
+Celery](https://opentelemetry-python-contrib.readthedocs.io/en/latest/instrumentation/celery/celery.html) works as it is: the
+publisher's span is the parent of the task's span, also of a message that was delayed, retried, moved, dead or replayed, and of
+a broadcast. The time between `apply_async` and `run` is the wait.
 """
 
 
@@ -403,9 +407,9 @@ The loss of up to the last second at a crash is `ok` (`appendfsync everysec`, re
 (`appendfsync no`), of more `danger` (only snapshots, or nothing on disk).
 
 The exit status is 1 if there is danger, else 0. `--json` prints one object a finding: `check`, `level`, `text`, `advice`, and
-`values` with the figures. `--role` names a role of [the access rules](access.md) whose rights the user must have; without it
-the check `rights` tells which roles the user can play. Where `CONFIG` is refused, as often by providers and to the role
-`monitor`, the settings of persistence and `min-replicas-to-write` are unknown.
+`values` with the figures. `--role` names a role of [the access rules](access.md) whose rights the user must have. Where
+`CONFIG` is refused, as by providers and to the role `monitor`, the settings of persistence and `min-replicas-to-write` are
+unknown.
 
 ## The checks
 
@@ -496,12 +500,6 @@ def table_row(*cells: str) -> str:
     return "| " + " | ".join(" ".join(cell.split()).replace("|", "\\|") for cell in cells) + " |\n"
 
 
-def with_commands(page: str) -> str:
-    """Return the page of the command line with the present list of all commands."""
-    before, _, rest = page.partition(COMMANDS_BEGIN)
-    return f"{before}{COMMANDS_BEGIN}\n{commands_section()}{COMMANDS_END}{rest.partition(COMMANDS_END)[2]}"
-
-
 def access_page() -> str:
     """Return the page of the ACL rules."""
     text = ACCESS_INTRO + "".join(table_row(f"[{role.name}](#{role.name})", role.doc) for role in ROLES)
@@ -539,6 +537,8 @@ PAGES: dict[str, Callable[[], str]] = {
     "ack-policies.md": ack_policies_page,
     "access.md": access_page,
     "api.md": api_page,
+    "administration.md": administration_page,
+    "commands.md": commands_page,
 }
 
 
@@ -554,10 +554,10 @@ def main() -> int:
             stale.append(name)
             if not check:
                 file.write_text(text, encoding="utf-8")
-    for name, current_of in {**dict.fromkeys(WITH_FIGURES, figures_in), "docs/command-line.md": with_commands}.items():
+    for name in WITH_FIGURES:
         file = DOCS.parent / name
         text = file.read_text(encoding="utf-8")
-        if (current := current_of(text)) != text:
+        if (current := figures_in(text)) != text:
             stale.append(file.name)
             if not check:
                 file.write_text(current, encoding="utf-8")

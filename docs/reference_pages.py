@@ -6,7 +6,6 @@ import argparse
 import inspect
 import re
 import textwrap
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -21,13 +20,20 @@ from celery_redis_plus.cli.main import PROGRAM, commands
 from celery_redis_plus.integration.messages import message
 from celery_redis_plus.spark.job_arguments import add_arguments
 
-#: What stands between these in docs/command-line.md is made by docs/generate.py.
-COMMANDS_BEGIN, COMMANDS_END = "<!-- all commands: made by docs/generate.py -->", "<!-- end of all commands -->"
+COMMANDS_INTRO = """# Commands
 
+[The command line](command-line.md) shows their use, with the connection, JSON and exit status. `--help` of a command explains
+its options; behind some stands the default. Each command takes `--json`; those that change or delete take `--dry-run`, those
+that ask `--yes`. Except for `demo` and `spark`, each takes the [connection](command-line.md#connection), and `--shard N` for
+one shard of a broker with several. An argument `QUEUE` that may be repeated is a name or a pattern such as `'shop.*'`; where it
+may be left out, that means all queues. *Filters* are `--task`, `--reason`, `--error`, `--text`, `--older-than` and
+`--newer-than`.
+"""
 #: Public names that other pages describe: module -> names and page.
 ELSEWHERE = {
     "celery_redis_plus.errors": ("all classes", "errors.md"),
     "celery_redis_plus.access_rules": ("ROLES", "access.md"),
+    "celery_redis_plus.admin.broker_admin": ("BrokerAdmin", "administration.md"),
     "celery_redis_plus.broker.dead_letters.search": ("DeadLetterFilter", "command-line.md"),
     "celery_redis_plus.spark.manifest": ("files", "spark.md"),
     "celery_redis_plus.spark.session": ("register", "spark.md"),
@@ -41,7 +47,9 @@ TOLD_ON = {
     **dict.fromkeys(("broadcast", "delivery", "publish", "Delivery"), "flow-control.md#tracked-deliveries"),
     **dict.fromkeys(("cancel", "move", "reschedule"), "lifecycle.md#cancel-reschedule-move"),
     **dict.fromkeys(("assert_enqueued", "drain", "enqueued"), "testing.md#assertions"),
+    **dict.fromkeys(("Missed", "SubscriberDied"), "broadcasts.md#missed-broadcasts-and-crashed-subscribers"),
     "EmbeddedServer": "testing.md#a-server-without-fixtures",
+    "RetryPolicy": "lifecycle.md#retry-policies",
     "advance": "testing.md#time",
     "browse": "consumers.md#browsing-a-queue",
     "fence": "fencing.md",
@@ -58,7 +66,8 @@ release.
 What asks the server raises its [errors](errors.md) (`redis.exceptions.RedisError`, kombu's `ChannelError`), and `OptionError`
 where the app's broker is none of ours. `connection` is a kombu Connection, a channel over our transport, or a Celery app. `id` is
 a message's id (its delivery tag), or Celery's task id. `app` of `celery_redis_plus.testing` is the task's, or the current one.
-Of methods the page has the first sentence and the errors; `help` shows their arguments.
+Of methods this page and [the administration](administration.md) have the first sentence and the errors; `help` shows the
+arguments.
 
 These names have their page elsewhere:
 
@@ -66,6 +75,12 @@ These names have their page elsewhere:
     f"* `{module}`: {names if ' ' in names else f'`{names}`'}, see [{page.removesuffix('.md')}]({page})\n"
     for module, (names, page) in ELSEWHERE.items()
 )
+
+ADMINISTRATION_INTRO = """# Administration in Python
+
+`celery_redis_plus.admin.broker_admin` has what [the commands](commands.md) do. It is as public as
+[the other names](api.md).
+"""
 
 #: Methods that are the package's own business.
 INTERNAL = {
@@ -75,9 +90,21 @@ INTERNAL = {
     "RetryPolicy.record",
     "BrokerAdmin.overviews_of",
     "BrokerAdmin.waiting_tags",
+    "BrokerAdmin.check_queue",
+    "BrokerAdmin.commands",
+    "BrokerAdmin.counters_of",
+    "BrokerAdmin.held_tags",
+    "BrokerAdmin.keys",
+    "BrokerAdmin.list_policy",
+    "BrokerAdmin.options",
+    "BrokerAdmin.steer_without_policy",
+    "BrokerAdmin.stored_small",
+    "BrokerAdmin.unlist_policy",
 }
 #: Classes that the functions return, and no program makes.
 RETURNED = {"Delivery", "BrowsedMessage", "ListedMessage"}
+#: Classes whose attributes that page has.
+ATTRIBUTES_ELSEWHERE = {"Missed", "RetryPolicy", "SubscriberDied"}
 #: What the page says once, for all.
 SAID_ONCE = re.compile(
     r"redis\.exceptions\.RedisError: as `error_translation"
@@ -85,7 +112,11 @@ SAID_ONCE = re.compile(
     r"|kombu.exceptions.ChannelError: as `Channel|queue: its name$|(kombu.exceptions.)?ChannelError: there is no such queue"
 )
 #: Options that the page tells of before the list.
-COMMON = {"--app", "--broker", "--help", "--json", "--dry-run", "--yes"}
+COMMON = {"--app", "--broker", "--help", "--json", "--dry-run", "--yes", "--shard"}
+#: What the page says of them once.
+PATTERNS = re.compile(r" QUEUE is a name or a pattern such as 'shop\.\*'(; all queues without one)?\.")
+#: Options that select dead letters, which most commands for these take.
+FILTERS = ["--task", "--reason", "--error", "--text", "--older-than", "--newer-than"]
 #: Sections of a docstring, and the word before their lists.
 SECTIONS = {"Args": "Arguments", "Attributes": "Attributes", "Raises": "Raises"}
 HEADING = re.compile(rf"^({'|'.join([*SECTIONS, 'Example'])}):(?: |$)", re.MULTILINE)
@@ -100,30 +131,25 @@ MODULES = {
 
 @dataclass(frozen=True)
 class _Command:
-    """One command as the page shows it; without `usage` it is a group."""
+    """One command as the page shows it, with the names of its options."""
 
     usage: str
     text: str
-    options: tuple[tuple[str, str], ...] = ()
+    options: tuple[str, ...] = ()
 
 
-def commands_section() -> str:
-    """Return the list of all commands and their options, for the end of docs/command-line.md."""
+def commands_page() -> str:
+    """Return the page of all commands and their options."""
     with click.Context(commands, info_name=PROGRAM) as ctx:
-        return _told(_group(commands, ctx))
+        return COMMANDS_INTRO + _told(_group(commands, ctx))
 
 
 def _told(found: Iterable[_Command]) -> str:
-    """Return what the page says of commands; what several of them take is told once, before them."""
-    found = [*found]
-    counts = Counter(option for one in found for option in one.options)
-    shared = {option for option, count in counts.items() if count > 1}
-    parts = ["\nSeveral commands take these:\n\n", *(f"* `{name}` {text}\n" for name, text in counts if (name, text) in shared)]
+    """Return what the page says of commands."""
+    parts = []
     for one in found:
-        own = "".join(f"* `{name}` {text}\n" for name, text in one.options if (name, text) not in shared)
-        more = ", ".join(f"`{name.split()[0]}`" for name, text in one.options if (name, text) in shared)
-        parts.append(f"\n### {one.usage}\n\n{one.text}\n" if one.usage else f"\n{one.text}\n")
-        parts.append(f"\n{own}{f'* {more}{chr(10)}' if more else ''}" if own or more else "")
+        listed = ", ".join(one.options).replace(", ".join(f"`{name}`" for name in FILTERS), "the filters")
+        parts.append(f"\n### {one.usage}\n\n{one.text}\n{f'{chr(10)}Options: {listed}{chr(10)}' if listed else ''}")
     return "".join(parts)
 
 
@@ -136,21 +162,24 @@ def _group(group: click.Group, ctx: click.Context) -> Iterator[_Command]:
 
 def _command(command: click.Command, ctx: click.Context) -> Iterator[_Command]:
     path = ctx.command_path.removeprefix(f"{PROGRAM} ")
-    text = _plain((command.help or "").partition("\n\n")[0])
+    text = PATTERNS.sub("", _plain((command.help or "").partition("\n\n")[0]))
     if isinstance(command, click.Group):
-        yield _Command("", f"**{path}**: {text}")
         yield from _group(command, ctx)
     elif path == "spark":
         jobs = "".join(f"* `{name}`: {_plain(told)}\n" for name, told in _spark_jobs())
         more = "`--help` lists their options, [the data pipeline](spark.md) explains them."
-        yield _Command("", f"**spark JOB**: {text} {more}\n\n{jobs}".rstrip())
+        yield _Command("spark JOB", f"{text} {more}\n\n{jobs}".rstrip())
     else:
         usage = " ".join([path, *(piece for piece in command.collect_usage_pieces(ctx) if piece != "[OPTIONS]")])
         options = [param for param in command.get_params(ctx) if isinstance(param, click.Option)]
-        records = [
-            record for one in options if not set(one.opts) & {*COMMON, "--prefix"} and (record := one.get_help_record(ctx))
-        ]
-        yield _Command(usage, text, tuple((name, _plain(told)) for name, told in records))
+        shown = [one for one in options if not set(one.opts) & {*COMMON, "--prefix"} and not one.hidden]
+        yield _Command(usage, text, tuple(map(_option, shown)))
+
+
+def _option(option: click.Option) -> str:
+    """Return an option's name, with its default where `--help` shows that."""
+    default = f" ({option.default})" if option.show_default and not option.is_flag else ""
+    return f"`{'` / `'.join([option.opts[-1], *option.secondary_opts])}`{default}"
 
 
 def _spark_jobs() -> Iterator[tuple[str, str]]:
@@ -170,16 +199,19 @@ def api_page() -> str:
         # `message` is short for a function that loads Celery.
         found = {**{name: getattr(loaded, name) for name in names}, **({"message": message} if "message" in names else {})}
         parts += [part for name, value in found.items() for part in _object(name, value)]
-    parts.append("\n## celery_redis_plus.admin.broker_admin\n")
-    parts += [*_object("BrokerAdmin", BrokerAdmin), *_object("ListedMessage", ListedMessage)]
     return "".join(parts)
+
+
+def administration_page() -> str:
+    """Return the page of what programs of operators import."""
+    return "".join((ADMINISTRATION_INTRO, *_object("BrokerAdmin", BrokerAdmin), *_object("ListedMessage", ListedMessage)))
 
 
 def _object(name: str, value: Any) -> Iterator[str]:
     yield f"\n### {name}\n\n"
     if not (inspect.isclass(value) and issubclass(value, Exception)) and name not in RETURNED:
         yield f"```text\n{_signature(name, value)}\n```\n\n"
-    yield _docstring(inspect.getdoc(value) or "", TOLD_ON.get(name))
+    yield _docstring(inspect.getdoc(value) or "", TOLD_ON.get(name), attributes=name not in ATTRIBUTES_ELSEWHERE)
     if inspect.isclass(value):
         yield "".join(("\n", *_members(name, value))) if any(_members(name, value)) else ""
 
@@ -236,7 +268,7 @@ def _signature(name: str, value: Any) -> str:
     )
 
 
-def _docstring(text: str, told_on: str | None) -> str:
+def _docstring(text: str, told_on: str | None, *, attributes: bool) -> str:
     summary, *sections = HEADING.split(text)
     if told_on is not None:
         first = summary.strip().partition("\n\n")[0].rstrip()
@@ -248,7 +280,7 @@ def _docstring(text: str, told_on: str | None) -> str:
             parts.append(f"<!-- not run: a docstring's example -->\n```python\n{code}\n```")
     for title, entries in _entries(sections):
         split = [entry.partition(": ") for entry in entries]
-        if split:
+        if split and (attributes or title != "Attributes"):
             parts.append(f"{title}:\n\n" + "\n".join(f"- `{name}`: {meaning}" for name, _, meaning in split))
     return "\n\n".join(filter(None, parts)) + "\n"
 

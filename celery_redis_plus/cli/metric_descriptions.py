@@ -10,15 +10,15 @@ PREFIX: Final = "celery_redis_plus_"
 
 #: Gauges by their name without `PREFIX`.
 GAUGES: Final = {
-    "up": "1 if the broker could be asked at this scrape, else 0. With 0 there are no other metrics but scrape_seconds.",
+    "up": "1 if the broker could be asked, else 0, with no other metrics but scrape_seconds.",
     "scrape_seconds": "How long it took to ask the broker.",
     "queue_messages": "Messages in the queue now, by state: ready, delayed, unacked, dead.",
-    "queue_oldest_ready_seconds": "Time since the oldest ready message became ready; 0 if no message is ready.",
+    "queue_oldest_ready_seconds": "Time since the oldest ready message became ready; 0 without one.",
     "queue_consumers": "Live consumers of the queue.",
     "queue_paused": "1 while the queue is paused, else 0.",
-    "queue_full_ratio": "The part that is used of the tightest limit of a queue with x-max-length, -bytes or x-max-pending.",
-    "fanout_subscribers": "Subscribers of the fanout exchange, durable ones without a reader included.",
-    "fanout_max_lag_messages": "Broadcasts that the slowest subscriber of the exchange has not processed.",
+    "queue_full_ratio": "The used part of the tightest limit: x-max-length, -bytes or x-max-pending.",
+    "fanout_subscribers": "Subscribers, durable ones without a reader included.",
+    "fanout_max_lag_messages": "Broadcasts that the slowest subscriber has not processed.",
 }
 
 #: The labels of those that have other ones than `queue`.
@@ -43,6 +43,6 @@ QUEUE_COUNTERS: Final = {
 
 #: Histograms by their name without `PREFIX`, of queues with an event log, with `exporter --latencies`.
 HISTOGRAMS: Final = {
-    "queue_wait_seconds": "Time from the moment at which a message is ready until a consumer takes it.",
-    "queue_work_seconds": "Time from there until it is acked, rejected or put back; not of acks before the work.",
+    "queue_wait_seconds": "Time from ready until a consumer takes it.",
+    "queue_work_seconds": "Time from there until it is acked after the work, rejected or put back.",
 }

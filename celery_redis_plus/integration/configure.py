@@ -37,33 +37,29 @@ def configure_app(
 ) -> App:
     """Let `app` use Redis or Valkey through this package, and return it.
 
-    - Broker URLs `redis://`, `rediss://`, `valkey://`, `valkeys://`, and our transport by its import path, lead here: in every
-      setting that takes a broker, also in lists and failover URLs. Result backends are left alone.
+    - Broker URLs `redis://`, `rediss://`, `valkey://`, `valkeys://`, and our transport by its import path, lead here, in
+      every setting that takes a broker. Result backends are left alone.
     - `inspect scheduled` shows the delayed tasks that the broker holds for the worker's queues.
     - `celery worker --consumer-priority N` sets the priority of the worker's consumers.
     - A naive `eta` means what `enable_utc` and `timezone` say.
-    - `accept` names what queues accept, checked when this app publishes: queue name to a callable, a pydantic model, a msgspec
-      Struct, a dataclass, or a list of these. A model reads a task's only argument, or its keyword arguments; a callable gets
-      the `OutgoingView`, and refuses by returning False or by raising ValueError or TypeError. What is refused raises
-      MessageNotAccepted.
+    - `accept` maps queues to what they accept from this app: see typed queues on the page of flow control.
     - `event_log=True` is the transport option of that name, which goes first where `broker_transport_options` has it.
     - `ack_policy` and `queue_ack_policies` (by queue) are described with the ack policies; a task's own goes first.
     - Tasks may have the options `retry_on`, `dead_on`, `ignore_on`, `unique` and `debounce`: see the page on retries.
-    - `revoke_removes=True` lets `revoke` also remove messages that no consumer has yet: delayed ones always, ready ones in
-      queues with `event_log_index`.
+    - `revoke_removes=True` lets `revoke` also remove messages that no consumer has: delayed ones, and ready ones in queues
+      with `event_log_index`.
     - `group_of(task, args, kwargs)` names the message group of each task that is sent: a text, a whole number, or None. A header
       `x-message-group` goes first.
     - The result of a task with an `x-deduplication-id` that another task stands for has that task's id.
 
-    It may be called more than once, before or after `config_from_object`: settings are read when a connection is made, and
-    those of the user always hold.
+    It may be called more than once, before or after `config_from_object`. The user's settings always hold.
 
     Example:
         app = configure_app(Celery("shop", broker="redis://localhost:6379/0"), accept={"orders": Order})
 
     Raises:
         OptionError: an ack policy does not exist; with the first connection, where `accept` has something that is none of these.
-        UnsupportedVersion: this version of Celery has no place where all connections pass.
+        UnsupportedVersion: this version of Celery does not fit.
     """
     connections = connections_of(app)
     if connections is None:

@@ -36,8 +36,7 @@ def message(app: Celery, id: str, *, queue: str | None = None) -> MessageInfo | 
 
     Args:
         app: the app; its broker has to be ours.
-        id: a message's id (its delivery tag), or Celery's task id: the last message of it that was published. Finished ones are
-            found by task id in queues with `event_log_index` only.
+        id: a message's id, or Celery's task id; of several messages of a task the last one is meant.
         queue: the queue to look into; without one, all that the app or the broker knows.
 
     Raises:

@@ -9,7 +9,7 @@ from typing import Self
 from tests.docs.blocks import ROOT
 
 PAGE = ROOT / "docs/questions.md"
-ROW = re.compile(r"\| (?P<text>.+) \| \[(?P<heading>[^\]]+)\]\((?P<page>[\w-]+\.md)#?(?P<anchor>[\w-]*)\) \| (?P<words>[^|]+) \|")
+ROW = re.compile(r"\| \[(?P<text>[^\]]+)\]\((?P<page>[\w-]+\.md)#?(?P<anchor>[\w-]*)\)[^|]* \| (?P<words>[^|]+) \|")
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,6 @@ class Question:
     """A question, and where its answer is."""
 
     text: str
-    heading: str
     page: str
     anchor: str
     words: tuple[str, ...]
@@ -28,7 +27,7 @@ class Question:
         match = ROW.fullmatch(row)
         if match is None:
             return None
-        return cls(match["text"], match["heading"], match["page"], match["anchor"], tuple(match["words"].split()))
+        return cls(match["text"], match["page"], match["anchor"], tuple(match["words"].split()))
 
 
 def questions() -> list[Question]:

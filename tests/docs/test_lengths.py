@@ -25,8 +25,6 @@ def how_to_pages(part):
 def words(text):
     """Return how many words of prose a page has, the cells of its tables included."""
     prose = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
-    # The list of all commands belongs to the reference.
-    prose = re.sub(r"<!-- all commands: .*<!-- end of all commands -->", "", prose, flags=re.DOTALL)
     return len(re.findall(r"[^\s|:-]\S*", prose))
 
 

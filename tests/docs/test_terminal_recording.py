@@ -69,6 +69,8 @@ def test_no_command_of_the_page_blocks_the_server(broker_url, redis_client, caps
                 main(["doctor"])
                 scrape(broker_url)
             recorded(page, recording)
+            assert main(["migrate", "--priorities", "invert"]) == 0
+            assert main(["migrate", "--reverse", "--queue", "other", "--priorities", "invert"]) == 0
             fill_streams(broker_url)
             for _ in range(MEDIAN_FROM):
                 assert main(["subscribers"]) == 0

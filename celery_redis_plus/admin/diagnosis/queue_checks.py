@@ -46,7 +46,7 @@ NEARLY_EVICTED = 0.9
 
 
 def unconverted(broker: ExaminedBroker) -> Iterator[Finding]:
-    """Messages for our queues without a reader: in kombu's own lists, of any priority, or left there by a killed migration."""
+    """Messages for our queues without a reader: in kombu's own lists, or left by a killed migration."""
     found = [one for overview in broker.overviews for one in _unconverted(broker, overview.queue)]
     yield from named(sorted(found, key=lambda one: -one.values["messages"]))
     if not found:
@@ -133,7 +133,7 @@ def _unconsumed(one: QueueOverview) -> Finding:
 
 
 def silent(broker: ExaminedBroker) -> Iterator[Finding]:
-    """Consumers that are listed, and whose process tells nothing of them: it is frozen, or cut off."""
+    """Consumers whose process, frozen or cut off, tells nothing of them."""
     now = datetime.fromtimestamp(server_ms(broker.commands) / 1000, UTC)
     limit_s = SILENT_PART * broker.options.consumer_heartbeat_timeout
     registry = Consumers(broker.commands, broker.keys)
@@ -154,7 +154,7 @@ def _silent(age_s: float, record: ConsumerRecord) -> Finding:
 
 
 def maintenance(broker: ExaminedBroker) -> Iterator[Finding]:
-    """Consuming processes with a maintenance task that fails, as they said in their last report: up to 30 s ago."""
+    """Processes whose last report, up to 30 s ago, names a maintenance task that fails."""
     processes = Processes(broker.commands, broker.keys, delivery_limit=None, dead_letter_max=0).all()
     found = [(record, task, error) for record in processes for task, error in sorted(record.failing.items())]
     yield from named(_failing(*one) for one in found)
@@ -170,7 +170,7 @@ def _failing(record: ProcessRecord, task: str, error: str) -> Finding:
 
 
 def backlog(broker: ExaminedBroker) -> Iterator[Finding]:
-    """Queues whose messages wait for long although they have consumers, with the most frequent task among the next."""
+    """Queues with consumers whose messages wait for long, with the most frequent task among the next."""
     long = [one for one in broker.overviews if one.consumers and one.paused is None and (one.oldest_s or 0) >= BACKLOG_S]
     yield from named(_backlog(broker, one) for one in sorted(long, key=lambda one: -(one.oldest_s or 0)))
     if not long:
@@ -187,7 +187,7 @@ def _backlog(broker: ExaminedBroker, one: QueueOverview) -> Finding:
 
 
 def pauses(broker: ExaminedBroker) -> Iterator[Finding]:
-    """Paused queues; one without an end, which is older than an hour, is taken for forgotten."""
+    """Paused queues; a pause without an end counts as forgotten after an hour."""
     paused = [one for one in broker.overviews if one.paused is not None]
     yield from named(_pause(broker, one) for one in sorted(paused, key=lambda one: -one.ready))
     if not paused:
@@ -205,7 +205,7 @@ def _pause(broker: ExaminedBroker, one: QueueOverview) -> Finding:
 
 
 def dead_letters(broker: ExaminedBroker) -> Iterator[Finding]:
-    """Dead letters, with the most frequent task among the youngest, and whether the oldest are about to be deleted."""
+    """Dead letters, with the most frequent task among the youngest; whether the oldest will soon be deleted."""
     dead = [one for one in broker.overviews if one.dead]
     yield from named(_dead_letters(broker, one) for one in sorted(dead, key=lambda one: -one.dead))
     if not dead:

@@ -20,7 +20,7 @@ CLOCK_ADVICE_S, CLOCK_DANGER_S = 1.0, 30.0
 
 
 def latency(broker: ExaminedBroker) -> Iterator[Finding]:
-    """How long the server takes for an answer, from here: half of the answers, 99 of 100, the slowest."""
+    """How long the server takes for an answer: p50, p99, the slowest."""
     took: list[float] = []
     end = time.monotonic() + PINGING_S
     while len(took) < PINGS and (not took or time.monotonic() < end):

@@ -25,7 +25,7 @@ SCRIPTS_ADVICE = 1_000
 
 
 def server(broker: ExaminedBroker) -> Iterator[Finding]:
-    """Kind, version and mode of the server. One that does not fit is refused when the connection is opened."""
+    """Kind, version and mode of the server."""
     kind, version = kind_and_version(broker.info)
     up = span(broker.number("uptime_in_seconds"))
     text = f"{kind} {version}, up {up}"
@@ -131,7 +131,7 @@ def idle_timeout(broker: ExaminedBroker) -> Iterator[Finding]:
 
 
 def replication(broker: ExaminedBroker) -> Iterator[Finding]:
-    """Whether there are as many replicas as the server and the option `wait_replicas` want, and whether they keep up."""
+    """Whether there are as many replicas as server and `wait_replicas` want, and whether they keep up."""
     wanting = _too_few_good_replicas(broker)
     if wanting is not None:
         yield wanting
@@ -194,7 +194,7 @@ def _is_replica(name: str) -> bool:
 
 
 def scripts(broker: ExaminedBroker) -> Iterator[Finding]:
-    """How many scripts the server keeps: each takes memory until it restarts."""
+    """How many scripts the server keeps in memory until it restarts."""
     count, taken = broker.number("number_of_cached_scripts"), broker.number("used_memory_scripts")
     values = {"scripts": count, "bytes": taken}
     text = f"{count:,} scripts, {size(taken)}"

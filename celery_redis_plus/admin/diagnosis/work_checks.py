@@ -23,7 +23,7 @@ STUCK_S = 3_600
 
 
 def limits(broker: ExaminedBroker) -> Iterator[Finding]:
-    """Queues that are full, or nearly: by `x-overflow` publishes are refused, or wait, or the oldest messages are dropped."""
+    """Queues that are full, or nearly, with what `x-overflow` does then."""
     found = [one for one in broker.overviews if (one.full or 0) >= NEARLY_FULL]
     yield from named(_limit(one) for one in sorted(found, key=lambda one: -(one.full or 0)))
     if not found:
@@ -51,7 +51,7 @@ def _limit(one: QueueOverview) -> Finding:
 
 
 def stuck(broker: ExaminedBroker) -> Iterator[Finding]:
-    """Messages that a consumer has had for more than an hour: a task that hangs, or a prefetched one behind such a task."""
+    """Messages that a consumer has had for more than an hour: of a task that hangs, or prefetched behind one."""
     now_ms = server_ms(broker.commands)
     found = [finding for one in broker.overviews if one.unacked for finding in _stuck(broker, one.queue, now_ms)]
     yield from named(sorted(found, key=lambda one: -one.values["held_s"]))

@@ -21,25 +21,24 @@ RULES: dict[str, Rule] = {
     ),
     "no-place": Rule(
         "a message is in no set, so no consumer will ever get it",
-        "it goes where its fields say: claimed (with a fresh deadline), dead, delayed, else ready, with its own score, or one "
-        "made of priority and time of publishing",
+        "it goes where its fields say: claimed (with a fresh deadline), dead, delayed, else ready",
     ),
     "several-places": Rule(
         "a message is in several sets, so it may be delivered twice",
-        "it stays where its own fields say that it is; where they do not say, in the set from which it is delivered soonest",
+        "it stays where its fields say; where they do not, in the set from which it is delivered soonest",
     ),
     "no-payload": Rule("a hash has neither headers nor a body", "the hash and its tag are removed and counted (`vanished`)"),
     "no-headers": Rule("a large message has its body, and has lost its headers"),
     "wrong-fields": Rule(
         "a message's fields do not fit its place",
-        "extra fields are removed, a missing score is computed; an unacked message without an owner is made ready",
+        "fields are removed, a missing score is computed; an unacked message without an owner is made ready",
     ),
     "wrong-position": Rule("a score or a time is impossible", "it is computed again"),
     "expires": Rule("a key of a lasting queue would expire", "the expiry is removed"),
     "never-expires": Rule("a key that should vanish by itself has no expiry", "it gets its expiry"),
-    "no-expiry": Rule("a ready message has a TTL, and the list of expiries does not know it", "it is listed"),
+    "no-expiry": Rule("a ready message with a TTL is not on the list of expiries", "it is listed"),
     "not-in-group": Rule(
-        "a message is ready, held or in work, and its group does not count it: too many of the group would be in work",
+        "a group does not count a message of its own, so too many would be in work",
         "it is counted",
     ),
     "group-member-without-message": Rule("a group counts a message that is not there, and others wait for it", "it is forgotten"),
@@ -51,25 +50,20 @@ RULES: dict[str, Rule] = {
     ),
     "no-record": Rule(
         "a lasting queue's record `meta` is gone",
-        "it is written as that of a plain lasting queue; the next application that declares the queue replaces it",
+        "it is written as that of a plain lasting queue, until an application declares the queue",
     ),
     "unreadable-record": Rule("a queue's arguments cannot be read"),
-    "newer-format": Rule("a queue was written by a newer version of this package; it was not looked into"),
-    "unlisted": Rule(
-        "a queue is missing in the list of queues, or in that of queues to be swept without consumers", "it is listed"
-    ),
+    "newer-format": Rule("a queue was written by a newer version of this package"),
+    "unlisted": Rule("a queue is missing in the list of queues, or of queues to be swept without consumers", "it is listed"),
     "left-behind": Rule("a transient queue is gone, and its keys are still there", "they are removed"),
     "orphan-keys": Rule("a queue that does not exist has wake-ups or a trash", "they are removed"),
     "other-shard": Rule(
-        "a queue, or messages of one, are in a shard that is not theirs, where nobody reads them (run `shards raise` again with "
-        "the number in force)"
+        "a queue, or messages of one, are in a shard where nobody reads them (run `shards raise` again with the number in force)"
     ),
     "raise-not-done": Rule("`shards raise` was ended before it was done; messages may be in old shards"),
     "dead-binding": Rule("a binding leads to a queue that does not exist", "it is removed"),
     "unreadable-binding": Rule("a binding cannot be read; messages are routed without it", "it is removed"),
-    "unreadable-exchange": Rule(
-        "an exchange's record cannot be read, so nothing can be published to it until an application declares it again"
-    ),
+    "unreadable-exchange": Rule("an exchange's record cannot be read; nothing can be published to it until it is declared again"),
     "no-version": Rule("an exchange's bindings have no version, so publishers miss their changes", "they get one"),
     "duplicate-id": Rule("two queues have the same id, so two messages may get the same tag", "one of them gets a new id"),
     "id-counter-behind": Rule("the next queue would get an id that another has", "the counter is moved on"),

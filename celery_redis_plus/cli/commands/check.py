@@ -30,12 +30,11 @@ MAX_CHECK_BATCH = 500
     default=100,
     show_default=True,
     metavar="N",
-    help="Messages that one script call looks at, up to 500.",
+    help="Messages that one script call looks at.",
 )
 @json_option
 def command(target: Target, *, queue: str | None, repair: bool, batch: int, as_json: bool) -> int:
-    """Check that every message stands in exactly one place, that every queue has its record, that nothing of a lasting queue
-    expires, and that bindings lead somewhere. One line is printed for each violation.
+    """Check all data against the rules of docs/check.md. One line is printed for each violation.
 
     It may run while workers and publishers work: what is on its way is no violation. --repair mends what it finds and loses no
     message.

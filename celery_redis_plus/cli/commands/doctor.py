@@ -29,9 +29,7 @@ ROLES = ("worker", "publisher", "monitor")
 @click.option("--role", "roles", multiple=True, type=click.Choice(ROLES), help="The user must have the rights of this role.")
 @json_option
 def command(target: Target, *, checks: tuple[str, ...], roles: tuple[str, ...], as_json: bool) -> int:
-    """Examine the server: version, persistence, eviction, memory, clients, replicas, latency, clock, rights. Examine the queues:
-    leftovers of kombu's own transport, missing and silent consumers, full queues, stuck messages, backlogs, pauses and dead
-    letters. docs/doctor.md lists the checks.
+    """Examine the server and the queues. docs/doctor.md lists the checks.
 
     Each finding is ok, advice, danger or unknown, with what to do, the worst first. Nothing is changed. The exit status is 1 if
     there is danger.

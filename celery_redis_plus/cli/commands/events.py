@@ -45,7 +45,7 @@ def command() -> None:
 @click.option("--format", "kind", type=click.Choice(["parquet", "jsonl"]), default="parquet", show_default=True)
 @click.option("--output", required=True, metavar="FILE", help="'-' is the standard output (jsonl only).")
 def export(target: Target, *, queues: str, kind: str, output: str) -> None:
-    """Write the events to a file."""
+    """Write the events to a file. Needs the extra "parquet"."""
     from celery_redis_plus.event_log.export import export as write
 
     with target.event_logs() as log:
@@ -60,7 +60,7 @@ def export(target: Target, *, queues: str, kind: str, output: str) -> None:
 @click.option("--reader", default="archive", show_default=True, metavar="NAME", help="One for each folder.")
 @json_option
 def archive(target: Target, *, queues: str, to: str, reader: str, as_json: bool) -> None:
-    """Move finished messages into Parquet files, and out of the streams."""
+    """Move finished messages into Parquet files, and out of the streams. Needs the extra "parquet"."""
     from celery_redis_plus.event_log.archiver import move_finished
 
     with target.event_logs() as log:
@@ -110,8 +110,8 @@ def readers(target: Target, *, queues: str, stale_after: float, as_json: bool) -
 def tail(
     target: Target, *, queues: str, task: str | None, kinds: tuple[str, ...], last: int, follow: bool, as_json: bool
 ) -> None:  # fmt: skip
-    """Print the last events, and each new one as it happens, until Ctrl-C. The task of a message is known if the server still has
-    the event of its publishing, among the 10,000 before.
+    """Print the last events, and each new one as it happens, until Ctrl-C. The task is known if its event 'published' is on the
+    server, among the 10,000 before.
 
     --json prints one object an event, one a line.
     """

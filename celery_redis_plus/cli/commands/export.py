@@ -25,7 +25,7 @@ def command() -> None:
 )
 def definitions(target: Target, *, output: Path | None) -> None:
     """Print the lasting queues with their arguments, the exchanges, the bindings and the policies as one JSON document, close to
-    RabbitMQ's definitions. Transient queues and Celery's own are left out: those that use them declare them. So are messages.
+    RabbitMQ's definitions. Transient queues, Celery's own, and messages are left out.
 
     `import definitions` declares them on another broker.
     """

@@ -35,8 +35,8 @@ def command() -> None:
 def definitions(
     target: Target, *, file: TextIO, only: tuple[str, ...], skip_conflicts: bool, dry_run: bool, as_json: bool
 ) -> int:  # fmt: skip
-    """Declare the queues, exchanges, bindings and policies of FILE (- is the input), which `export definitions` has written, or
-    RabbitMQ. What is there already stays as it is; nothing is deleted.
+    """Declare the queues, exchanges, bindings and policies of FILE (- is the input), by `export definitions` or RabbitMQ. What is
+    there stays as it is; nothing is deleted.
 
     The whole file is checked first. Where an entry cannot be declared, or the broker has it otherwise, nothing is changed, each
     is named on stderr, and the exit status is 1. Cut short, the same line again does the rest.

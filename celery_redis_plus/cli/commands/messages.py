@@ -115,8 +115,8 @@ def _of_holder(holders: Mapping[str, Holder], session: str | None) -> dict[str, 
 @queue_option
 @json_option
 def show(target: Target, *, message: str, queue: str | None, as_json: bool) -> int:
-    """Show one: its state and place, its deliveries, since when who has it, its last error, its headers, properties and body. Of
-    a message that is gone, what the events of its queue tell.
+    """Show one: its state and place, deliveries, holder, last error, headers, properties and body; of one that is gone, what its
+    queue's events tell.
     """
     with target.admin() as admin:
         with searching(admin, queue):
@@ -144,7 +144,7 @@ def show(target: Target, *, message: str, queue: str | None, as_json: bool) -> i
 @click.option(
     "--dead-letter",
     is_flag=True,
-    help="Make them dead letters with the reason 'cancelled', instead of deleting them. Asks if dead letters would be lost.",
+    help="Make them dead letters with the reason 'cancelled'. Asks if dead letters would be lost.",
 )
 @dry_run_option
 @yes_option
@@ -175,8 +175,8 @@ def cancel(target: Target, *, chosen: Selection, dead_letter: bool, dry_run: boo
 @dry_run_option
 @json_option
 def move(target: Target, *, chosen: Selection, to: str, dry_run: bool, as_json: bool) -> int:
-    """Move messages that no consumer has into another queue, with their priority and their time: those named, or all of a task in
-    a queue (--queue and --task).
+    """Move messages that no consumer has into another queue, with priority and time: those named, or all of a task in a queue
+    (--queue and --task).
     """
     if chosen.queue == to:
         raise click.UsageError(f"--to {to} is the queue that they are in; allowed is another one")
@@ -203,7 +203,7 @@ def move(target: Target, *, chosen: Selection, to: str, dry_run: bool, as_json: 
 def reschedule(
     target: Target, *, message: str, in_s: float | None, at: str | None, queue: str | None, as_json: bool
 ) -> int:  # fmt: skip
-    """Give a message that no consumer has yet another time."""
+    """Give a message that no consumer has another time."""
     from celery_redis_plus.broker.arguments.eta import eta_to_ms
 
     if (in_s is None) == (at is None):
@@ -233,8 +233,8 @@ def reschedule(
 @queue_option
 @json_option
 def prioritize(target: Target, *, message: str, priority: int, queue: str | None, as_json: bool) -> int:
-    """Give a message that no consumer has yet another priority, 0 to 255. It stands then where it would if it had been published
-    with that one; the worker is told the old one.
+    """Give a message that no consumer has another priority, 0 to 255, and the place that it would have by it. The worker is told
+    the old one.
     """
     with target.admin() as admin, searching(admin, queue):
         found = admin.messages.prioritize(message, priority, queue)
@@ -250,7 +250,7 @@ def prioritize(target: Target, *, message: str, priority: int, queue: str | None
 @command.command()
 @with_target
 @click.argument("ids", nargs=-1, metavar="[ID]...")
-@click.option("--consumer", metavar="CONSUMER", help="All that this consumer's connection holds, by its id in `consumers`.")
+@click.option("--consumer", metavar="CONSUMER", help="All that its connection holds, by its id in `consumers`.")
 @queue_option
 @dry_run_option
 @yes_option
@@ -258,8 +258,7 @@ def prioritize(target: Target, *, message: str, priority: int, queue: str | None
 def kick(
     target: Target, *, ids: tuple[str, ...], consumer: str | None, queue: str | None, dry_run: bool, yes: bool, as_json: bool
 ) -> int:  # fmt: skip
-    """Take messages from the consumers that have them, and make them ready again: those named, or all that a consumer holds
-    (--consumer and --queue).
+    """Take messages from their consumers, and make them ready again: those named, or all of a consumer (--consumer and --queue).
 
     It counts as no failure. A task that runs is not stopped: it goes on beside its next delivery, and its ack still removes the
     message. A consumer that lives may be given the same message again.

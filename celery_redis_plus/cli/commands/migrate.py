@@ -46,7 +46,7 @@ MOVED_HEAD = ("QUEUE", "READY", "DELAYED", "OF THEM UNACKED", "LEFT")
 )  # fmt: skip
 @click.option(
     "--older-than", type=DURATION, default=None, metavar="DURATION",
-    help="With --take-unacked: only what was delivered that long ago, such as the old visibility timeout.",
+    help="With --take-unacked: only what was delivered that long ago.",
 )  # fmt: skip
 @click.option(
     "--priorities", type=click.Choice(["keep", "invert"]), help="What becomes of priorities where the two orders differ."

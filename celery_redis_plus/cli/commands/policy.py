@@ -38,8 +38,8 @@ def command(
     target: Target, *, pattern: str | None, arguments: tuple[str, ...], reason: str | None, for_s: float | None, priority: int,
     remove: bool, as_json: bool,
 ) -> int:  # fmt: skip
-    """Set a policy: arguments for all lasting queues whose names match PATTERN, in place of their own. Without arguments, list
-    the policies.
+    """Set a policy: arguments for all lasting queues that match PATTERN, in place of their own. Without arguments, list the
+    policies.
 
     ARGUMENT=VALUE is an argument that steers queues, such as x-rate-limit=50/m or x-max-length=10000; null takes one away.
     Messages and consumers stay. The policy is in force for queues that are declared later, too.

@@ -71,9 +71,9 @@ ORDERS: Final[dict[str, Callable[[Any], Any]]] = {
 @internal_option
 @json_option
 def command(target: Target, *, queues: tuple[str, ...], watch: bool, interval: float, as_json: bool, **chosen: Any) -> None:
-    """Show what is in the queues: ready, delayed, unacked and dead messages, live consumers, since when the oldest ready message
-    is ready, how much of their limits is used, and why a queue is paused. QUEUE is a name or a pattern such as 'shop.*'; all
-    queues without one. 'queue' shows one with its arguments.
+    """Show what is in the queues: messages by state, live consumers, the age of the oldest ready message, the used part of the
+    limits, and pauses. QUEUE is a name or a pattern such as 'shop.*'; all queues without one. The command 'queue' shows one with
+    its arguments.
 
     --json prints one object a queue, one a line.
     """

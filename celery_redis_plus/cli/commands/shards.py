@@ -27,12 +27,12 @@ def command() -> None:
 @click.argument("number", type=click.IntRange(min=2))
 @click.option(
     "--patience", type=DURATION, default="30s", show_default=True, metavar="TIME",
-    help="How long a queue waits in its new shard for messages that consumers have in the old one.",
+    help="How long a queue waits in its new shard for messages in work in the old one.",
 )  # fmt: skip
 @dry_run_option
 @json_option
 def raise_(target: Target, *, number: int, patience: float, dry_run: bool, as_json: bool) -> int:
-    """Raise the number of shards to NUMBER, drained or under traffic, and move the queues whose shard is another one then.
+    """Raise the number of shards to NUMBER, under traffic as well, and move the queues whose shard changes.
 
     Workers and publishers with several shards connect again with the new number by themselves; those without are refused.
     Messages keep their order; those of a queue are consumed in its new shard when all of them are there. The command ends when no

@@ -26,8 +26,7 @@ MOST_NAMED = 5
 @yes_option
 @json_option
 def command(target: Target, *, force: bool, dry_run: bool, yes: bool, as_json: bool) -> int:
-    """Delete all that is stored under the prefix, for good: messages, dead letters, queues, events, the audit log. Results of
-    tasks are another program's keys, and stay.
+    """Delete all that is stored under the prefix, for good. Results of tasks, which are another program's keys, stay.
 
     The keys are counted first, by kind. While processes consume, it refuses (exit status 1): stop the workers, or give --force.
     Publishers are not known, and would declare their queues anew. It deletes in short steps; cut short, the same line again does

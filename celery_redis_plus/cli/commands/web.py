@@ -38,7 +38,7 @@ TOKEN_VARIABLE = "CELERY_REDIS_PLUS_WEB_TOKEN"  # noqa: S105 - a name
     "--users",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Log in by names and passwords of this file, which web-user writes, instead of a token.",
+    help="Log in by this file, which web-user writes, instead of a token.",
 )
 @click.option(
     "--trust-proxy",
@@ -47,14 +47,12 @@ TOKEN_VARIABLE = "CELERY_REDIS_PLUS_WEB_TOKEN"  # noqa: S105 - a name
     metavar="ADDRESS",
     help="Believe what this proxy, or network, tells; may be repeated.",
 )
-@click.option("--user-header", metavar="HEADER", help="In which a trusted proxy tells the user who has logged in there.")
+@click.option("--user-header", metavar="HEADER", help="In which a trusted proxy names its user.")
 @click.option("--url-prefix", default="", metavar="PATH", help="What stands before each path, such as /celery.")
 def command(
     target: Target, *, host: str, port: int, token: str | None, names: tuple[str, ...], read_only: bool, **rules: Any
 ) -> int:  # fmt: skip
-    """Serve a web page, until Ctrl-C: queues with their rates, running, waiting, scheduled and dead messages, consumers,
-    subscribers. Messages can be run now, moved, cancelled, replayed or deleted, queues paused, resumed and purged. Needs the
-    extra "web".
+    """Serve the web page, until Ctrl-C. Needs the extra "web".
 
     It prints the URL to log in with; a token of yours is not printed. It listens on the loopback address only, unless --host
     says otherwise; use a proxy with TLS beyond it. /healthz answers without a login.

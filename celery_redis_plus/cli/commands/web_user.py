@@ -31,7 +31,7 @@ ROLES: Final = ("viewer", "operator")
 @click.pass_context
 def command(ctx: click.Context, *, name: str, path: Path, role: str, remove: bool) -> int:
     """Write the user NAME of the web page into a file, in place of one of that name. It asks for the password, or reads a line of
-    the input. The file keeps a hash of it (scrypt), and only its owner may read it. A server that runs has to be started anew.
+    the input. Start a running page anew.
     """
     from celery_redis_plus.cli.web.users import user_line
 

@@ -35,12 +35,12 @@ MAX_SAMPLE_S = 3_600
     default=2.0,
     show_default=True,
     metavar="SECONDS",
-    help="Count the queue's deliveries for so long, for an estimate of when a ready message has its turn; 0: no estimate.",
+    help="Count the queue's deliveries for so long, to estimate when a ready message has its turn; 0: no estimate.",
 )
 @json_option
 def command(target: Target, *, message: str, queue: str | None, sample_s: float, as_json: bool) -> int:
-    """Tell why a message waits: what stands before it, a pause, a limit, busy or missing consumers, its time; or who has it, or
-    why it died. Then its deliveries with their ends, from the queue's event log, and when its turn comes at the present rate.
+    """Tell why a message waits, who has it, or why it died; then its deliveries with their ends, from the queue's event log, and
+    when its turn comes at the present rate.
 
     ID is a message's id, or Celery's task id.
     """
