@@ -17,6 +17,7 @@ FOREIGN: Final = "celery-redis-plus"
 OURS: Final = "kombu.serializers"
 #: What the extras of pyproject.toml bring, for messages that name what can be installed from PyPI.
 EXTRAS: Final = {
+    "lake": ("deltalake>=1.6",),
     "metrics": ("prometheus-client>=0.20",),
     "parquet": ("numpy>=2", "pyarrow>=18"),
     "spark": ("duckdb>=1.3", "matplotlib>=3.9", "numpy>=2", "pandas<3,>=2.2", "pyarrow>=18", "pyspark<5,>=4.2"),

@@ -9,6 +9,7 @@ from celery_redis_plus.spark.layers import LAYOUTS, Layers
 from celery_redis_plus.spark.leftovers import remove_leftovers
 from celery_redis_plus.spark.manifest import Manifest
 from celery_redis_plus.spark.roots import opened
+from celery_redis_plus.spark.versions import commit
 
 if TYPE_CHECKING:
     from celery_redis_plus.spark.storage import Storage
@@ -39,7 +40,7 @@ def compact(root: str | Path | Storage, *, kept_s: float | None = None) -> tuple
         before, after = _count(old), _count(new)
         if before == after:
             return 0, 0
-        new.write(storage)
+        commit(layers)
         return before, after
 
 

@@ -19,6 +19,7 @@ from celery_redis_plus.spark.losses import EXPIRED, Loss
 from celery_redis_plus.spark.manifest import OPEN, PARTIALS, Manifest
 from celery_redis_plus.spark.minute_aggregates import PER_MINUTE
 from celery_redis_plus.spark.roots import opened
+from celery_redis_plus.spark.versions import commit
 
 if TYPE_CHECKING:
     from celery_redis_plus.spark.storage import Storage
@@ -73,7 +74,7 @@ def expire(root: str | Path | Storage, before: date, *, kinds: Collection[str] =
             return Expired(0, 0)
         new.losses = losses.with_losses(layers, old, lost)
         new.expired_before = max(old.expired_before, before.isoformat())
-        new.write(storage)
+        commit(layers)
         return Expired(days, sum(loss.count for loss in lost))
 
 

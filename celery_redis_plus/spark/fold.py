@@ -35,6 +35,7 @@ from celery_redis_plus.spark.minute_aggregates import partial_minutes
 from celery_redis_plus.spark.minute_tables import MinuteTables
 from celery_redis_plus.spark.repartition import EVENTS_SCHEMA, OPEN_SCHEMA, in_this_process, newest_of
 from celery_redis_plus.spark.roots import of_task, opened
+from celery_redis_plus.spark.versions import commit
 
 if TYPE_CHECKING:
     from celery_redis_plus.spark.storage import Storage
@@ -170,7 +171,7 @@ class _Fold:
             for table in ("messages", OPEN, UNFINISHED):
                 self.layers.tidy(table, date)
         self.new.losses = losses.collect(self.layers, self.old, self.batches)
-        self.new.write(self.storage)
+        commit(self.layers)
         return Folded(
             self.new.version,
             tuple(sorted(self.fresh)),

@@ -26,6 +26,7 @@ from celery_redis_plus.spark.manifest import OPEN, UNFINISHED, Manifest
 from celery_redis_plus.spark.repartition import EVENTS_IN_MEMORY
 from celery_redis_plus.spark.roots import opened
 from celery_redis_plus.spark.snapshot import Snapshot
+from celery_redis_plus.spark.versions import commit
 from celery_redis_plus.spark.views import connected, rows_of
 
 if TYPE_CHECKING:
@@ -182,7 +183,7 @@ class _Forgetting:
             self.layers.without(table, date, file, self.keys)
         self.new.losses = losses.with_losses(self.layers, self.new, self.lost)
         self.new.forgetting = [receipt]
-        self.new.write(self.storage)
+        commit(self.layers)
 
     def _of(self, table: str) -> Iterator[str]:
         return (file for of_table, _, file in self.touched if of_table == table)

@@ -60,8 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     sql = jobs.add_parser("sql", help="print the rows of a query over tables and views, by DuckDB")
     sql.add_argument("query", metavar="SQL", help="such as SELECT * FROM deaths")
     sql.add_argument("--format", choices=("table", "csv", "json"), default="table", help="json: an object a row")
-    publish = jobs.add_parser("publish", help="copy the tables to a URL, for readers elsewhere")
-    publish.add_argument("--to", required=True, metavar="URL", help="such as s3://lake/celery")
+    publish, delta = _add_for_others(jobs)
     check = jobs.add_parser("check", help="check the tables against themselves; exit status 1 where something is wrong")
     check.add_argument("--skip", action="append", default=[], metavar="CHECK", help=f"leave out: {', '.join(CHECK_NAMES)}")
     check.add_argument("--max-age", type=float, metavar="SECONDS", help="of the newest event (default: not checked)")
@@ -79,13 +78,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         source.add_argument("--url", help="the broker's URL")
         source.add_argument("--url-env", metavar="NAME", help="an environment variable that holds the URL, on every node")
         job.add_argument("--prefix", default="", help="the application's global_keyprefix")
-    for job in (ingest, aggregate, service, report, compact, expire, forget, sql, publish, check, replay):
+    for job in (ingest, aggregate, service, report, compact, expire, forget, sql, publish, delta, check, replay):
         job.add_argument(
             "--root", required=True, metavar="DIR", help="the folder of the tables, or a URL such as s3://lake/celery"
         )
         job.add_argument("--master", default="local[2]", help="where Spark runs (default: %(default)s; '' as spark-submit says)")
         job.add_argument("--conf", action="append", default=[], metavar="NAME=VALUE", help="a Spark setting")
         job.add_argument("--verbose", action="store_true", help="show Spark's own log")
+
+
+def _add_for_others(jobs: Any) -> tuple[argparse.ArgumentParser, argparse.ArgumentParser]:
+    """Add the jobs that give the tables to other programs."""
+    publish = jobs.add_parser("publish", help="copy the tables to a URL, for readers elsewhere")
+    publish.add_argument("--to", required=True, metavar="URL", help="such as s3://lake/celery")
+    delta = jobs.add_parser("delta", help="make the tables Delta tables, which all jobs then keep up to date")
+    delta.add_argument("--off", action="store_true", help="make them plain again: remove the logs of Delta Lake, and no data")
+    return publish, delta
 
 
 def _add_bounds(ingest: argparse.ArgumentParser, service: argparse.ArgumentParser) -> None:

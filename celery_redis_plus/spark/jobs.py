@@ -46,6 +46,7 @@ def run(arguments: argparse.Namespace, say: Say = print) -> int:
         "forget": _forget,
         "sql": _sql,
         "publish": _publish,
+        "delta": _delta,
         "check": _check_tables,
         "replay": _replay,
     }[arguments.job]
@@ -250,6 +251,21 @@ def _publish(_spark: _Spark, arguments: argparse.Namespace, say: Say) -> int:
     done = publish(arguments.root, arguments.to)
     removed = f", {done.removed:,} removed" if done.removed else ""
     say(f"version {done.version} at {arguments.to}: {done.copied:,} files copied ({done.bytes:,} bytes){removed}")
+    return 0
+
+
+def _delta(_spark: _Spark, arguments: argparse.Namespace, say: Say) -> int:
+    from celery_redis_plus.spark import delta_log
+
+    if arguments.off:
+        delta_log.switch_off(arguments.root)
+        say(f"{arguments.root} has no logs of Delta Lake any more")
+        return 0
+    logs = delta_log.switch_on(arguments.root)
+    for log in logs:
+        say(f"{arguments.root}/{log.table}: version {log.version}, {log.rows:,} rows in {log.files:,} files")
+    if not logs:
+        say("the first aggregation makes the logs")
     return 0
 
 

@@ -37,6 +37,8 @@ ROWS_A_GROUP = 50_000
 BYTES_A_GROUP = 4 * 1024 * 1024
 
 EVENTS = "events"
+#: A reader of `messages` reads both: they are in one folder, as a log of Delta Lake (`delta_log.py`) names files of one folder.
+_FOLDERS = {UNFINISHED: "messages"}
 
 
 @dataclass(frozen=True)
@@ -166,7 +168,7 @@ class Layers:
 
 def new_file(folder: str, table: str, date: str) -> str:
     """Return the name of a file that is not there yet."""
-    return f"{table}/{folder}/day={date}/{uuid.uuid4().hex}.parquet"
+    return f"{_FOLDERS.get(table, table)}/{folder}/day={date}/{uuid.uuid4().hex}.parquet"
 
 
 def write(storage: Storage, file: str, rows: pa.Table, layout: Layout) -> None:

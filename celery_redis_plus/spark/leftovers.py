@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from celery_redis_plus.spark import delta_log
 from celery_redis_plus.spark.manifest import TABLES_VERSION, Manifest
 from celery_redis_plus.spark.receipts import finish, unfinished_receipts
 from celery_redis_plus.spark.storage import COMMITTED, TABLES_LOCK
@@ -20,6 +21,8 @@ KEPT_S = 900.0
 def remove_leftovers(storage: Storage, current: Manifest, kept_s: float | None = None) -> None:
     """Remove what neither `current` nor the manifests of the last time name. The caller holds the tables' lock.
 
+    Logs of Delta Lake that a killed job has left behind are brought to `current` first.
+
     Where `spark forget` made the current version, those before it go at once.
 
     Args:
@@ -27,6 +30,8 @@ def remove_leftovers(storage: Storage, current: Manifest, kept_s: float | None =
         current: its manifest.
         kept_s: seconds for which files of a superseded version stay; None is `KEPT_S`.
     """
+    # They may name files of the version before, if a job was killed.
+    delta_log.follow(storage, current)
     unfinished = unfinished_receipts(storage, current)
     since = float("inf") if unfinished else time.time() - (KEPT_S if kept_s is None else kept_s)
     kept = current.referenced().union(*(version.referenced() for version in kept_versions(storage, current.version, since)))

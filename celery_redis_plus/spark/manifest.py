@@ -140,7 +140,7 @@ class Manifest:
     @property
     def built(self) -> bool:
         """Whether the tables contain the events that the manifest names; not so after an upgrade."""
-        return bool(self.tables[PARTIALS]) or not self.events
+        return any(self.tables.values()) or not self.events
 
 
 def _of_older_release(storage: Storage, found: dict[str, Any]) -> Manifest:

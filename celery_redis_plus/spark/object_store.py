@@ -35,6 +35,11 @@ _VERSION = re.compile(r"versions/(\d+)\.(\d+)\.json")
 _BATCH = re.compile(rf"incoming/([^/]+)/(\d+)\.(\d+)\.\w+/{COMMITTED}")
 
 
+def s3_endpoint() -> str:
+    """Return the address of S3's interface that the environment names; '' for Amazon's own."""
+    return os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or ""
+
+
 class ObjectStore(Storage):
     """The place that a URL names.
 
@@ -65,7 +70,7 @@ class ObjectStore(Storage):
         self._seen: dict[str, Any] = {}
 
     def _opened(self, scheme: str, path: str) -> tuple[fs.FileSystem, str]:
-        endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+        endpoint = s3_endpoint()
         with self.told():
             if scheme == "s3":
                 # pyarrow looks neither for an endpoint nor for the region of the bucket. A small object is one request.

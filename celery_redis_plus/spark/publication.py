@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from celery_redis_plus.errors import TablesUnusable
+from celery_redis_plus.spark import delta_log
 from celery_redis_plus.spark.folder import TablesFolder
 from celery_redis_plus.spark.leftovers import KEPT_S, kept_versions
 from celery_redis_plus.spark.manifest import CHECKS, Manifest
@@ -67,6 +68,7 @@ def publish(root: str | Path, url: str) -> Published:
             store.write(CHECKS, checks)
         store.write(f"versions/{manifest.version:08}.json", content)
         store.write("manifest.json", content)
+        delta_log.mirror(folder, store, manifest)
         return Published(manifest.version, copied, size, _remove_old(store, manifest))
 
 
@@ -95,6 +97,10 @@ def _remove_old(store: Storage, current: Manifest) -> int:
     """Remove the files that no version of the last quarter of an hour names; return how many."""
     versions = kept_versions(store, current.version, time.time() - KEPT_S)
     kept = current.referenced().union(*(version.referenced() for version in versions))
-    gone = [name for name in store.names() if name.endswith(".parquet") and name not in kept and name != CHECKS]
+    gone = [name for name in store.names() if _is_of_tables(name) and name not in kept]
     store.remove(gone)
     return len(gone)
+
+
+def _is_of_tables(name: str) -> bool:
+    return name.endswith(".parquet") and name != CHECKS and "/_delta_log/" not in name

@@ -121,6 +121,12 @@ class Storage(ABC):
             while piece := source.read(_PIECE):
                 stream.write(piece)
 
+    def copy(self, name: str, target: str) -> None:
+        """Copy a file within the place; in an object store, its server does it."""
+        with self.told():
+            self.filesystem.copy_file(self.place(name), self._ready(target))
+        self.sync([target])
+
     @abstractmethod
     def remove(self, names: Iterable[str]) -> None:
         """Remove files; those that are not there are gone already."""

@@ -16,6 +16,7 @@ from celery_redis_plus.spark.expiry import Expired, expire, first_kept
 from celery_redis_plus.spark.fold import fold
 from celery_redis_plus.spark.losses import EXPIRED, noted
 from celery_redis_plus.spark.manifest import PARTIALS, TABLES, Manifest, files
+from celery_redis_plus.spark.snapshot import Snapshot
 from tests.support.event_streams import START_MS
 from tests.support.stored_events import StoredEvents
 
@@ -81,6 +82,16 @@ def test_each_kind_expires_alone(stored, tmp_path):
     assert len(rows(tmp_path, "messages", ["id"])) == 7, "six finished ones, and the one that waits"
     with pytest.raises(InvalidArgument, match="events, messages, minutes"):
         expire(tmp_path, FIRST, kinds=["x"])
+
+
+def test_what_waits_stays_where_all_else_has_expired(stored, tmp_path):
+    """There were no tables then, and the next aggregation made the minutes anew that had expired."""
+    expire(tmp_path, FIRST + timedelta(days=30))
+    (found,) = rows(tmp_path, "messages", ["state"])
+    assert found["state"] == "PENDING"
+    assert Snapshot(tmp_path).dataset("queues") is None
+    assert fold(tmp_path).events == 0
+    assert Manifest.read(tmp_path).tables["queues"] == {}
 
 
 def test_tables_can_be_made_anew_of_what_is_left(stored, tmp_path):
