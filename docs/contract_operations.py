@@ -268,8 +268,8 @@ OPERATIONS = {
             "Extend a transient queue in use; list and bury those that are not; end their event logs.",
             (
                 "broker/queues/queues.py:Queues.touch_page",
-                "broker/queues/queues.py:Queues.overdue",
-                "broker/queues/queues.py:Queues.bury",
+                "broker/queues/queue_registry.py:QueueRegistry.overdue",
+                "broker/queues/queue_registry.py:QueueRegistry.bury",
                 "broker/queues/queues.py:Queues.end_event_log",
             ),
             ("extend_queue_ttl", "list_overdue", "tombstone_queues", "end_event_log"),
@@ -283,8 +283,8 @@ OPERATIONS = {
             "Write a queue's record, or say how the one that stands differs.",
             (
                 "broker/queues/queues.py:Queues.declare",
-                "broker/queues/queues.py:Queues.enlist",
-                "broker/queues/queues.py:ensure_swept",
+                "broker/queues/queue_registry.py:QueueRegistry.enlist",
+                "broker/queues/queue_registry.py:QueueRegistry.ensure_swept",
             ),
             ("declare", "next_queue_id", "list_queue", "add_to_queue_set", "set_event_log"),
             NO_STATE,

@@ -62,7 +62,7 @@ class DefinitionAdmin(AdminPart):
         Queues are as they were declared: what a policy changes comes with the policy. Raises as `BrokerAdmin.queues`.
         """
         found = Definitions()
-        for name in sorted(self._queues.lasting()):
+        for name in sorted(self._queues.registry.lasting()):
             declared = None if is_internal(name) else self._queues.declared(name)
             if declared is not None:
                 found.queues[name] = declared

@@ -92,7 +92,7 @@ class PolicyAdmin(AdminPart):
         policies = self._policies.read()
         pattern = policy if isinstance(policy, str) else policy.pattern
         found: dict[str, str | None] = {}
-        for queue in sorted(self._queues.lasting()):
+        for queue in sorted(self._queues.registry.lasting()):
             if not is_meant(queue, pattern):
                 continue
             by = applying(policies.all, queue)

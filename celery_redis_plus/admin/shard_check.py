@@ -56,7 +56,7 @@ class ShardChecker:
         for number, shard in enumerate(self._shards):
             names = [
                 name
-                for name in (*shard.queues.lasting(), *shard.queues.expiring())
+                for name in (*shard.queues.registry.lasting(), *shard.queues.registry.expiring())
                 if only in {None, name}
                 and shard_of(name, len(self._shards)) != number
                 # Each shard has its own; and where its shard is down, one for replies is on another one.

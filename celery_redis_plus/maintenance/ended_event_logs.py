@@ -42,7 +42,7 @@ class EndedEventLogs:
         """Trim some of them, and remove those that are over. Raises as `CommandConnection.call` does."""
         self._check_at = clock.now_s() + CHECK_S
         slice_ = Slice()
-        ended = self._queues.without_event_log(self._queues.event_logged())
+        ended = self._queues.registry.without_event_log(self._queues.registry.event_logged())
         for queue in random.sample(ended, min(len(ended), LOGS_A_RUN)):
             if slice_.over:
                 return

@@ -69,7 +69,7 @@ class Janitor:
     def _clear(self) -> None:
         # What this process consumes it declares again, should it have expired: it was frozen, or the server's clock stepped.
         here = {queue.name for queue in self._watched.all()}
-        overdue = [name for name in self._queues.overdue() if name not in here]
+        overdue = [name for name in self._queues.registry.overdue() if name not in here]
         if not overdue:
             return
         # In this order: what dies in between leaves a queue in the list, to be cleared by the next who looks.
@@ -83,7 +83,7 @@ class Janitor:
                 done = True
             if not done:
                 # It stands first among the overdue.
-                self._queues.look_later(name)
+                self._queues.registry.look_later(name)
         for exchange, binding in unbound:
             if binding.queue not in gone:
                 # Its client came back while we were at it.
@@ -101,4 +101,4 @@ class Janitor:
         if not freed:
             self._vanished.popleft()
             with self._failures.alone(name):
-                self._queues.bury(name)
+                self._queues.registry.bury(name)

@@ -70,7 +70,7 @@ class PolicyChanges:
         is_new_leader, self._epoch = self._epoch != self._leadership.epoch, self._leadership.epoch
         is_new, self._seen = policies.version != self._seen.version, policies
         if is_new or (is_new_leader and policies.version):
-            self._waiting = deque(self._queues.lasting())
+            self._waiting = deque(self._queues.registry.lasting())
             self._refused.clear()
         else:
             self._waiting.extend(self._refused)

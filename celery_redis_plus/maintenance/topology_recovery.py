@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from celery_redis_plus import clock
 from celery_redis_plus.broker.arguments.queue_arguments import QueueArguments
 from celery_redis_plus.broker.queue_failures import KeyFailures
-from celery_redis_plus.broker.queues.queues import Absence
+from celery_redis_plus.broker.queues.queue_registry import Absence
 from celery_redis_plus.errors import PreconditionFailed
 
 if TYPE_CHECKING:
@@ -120,7 +120,8 @@ class TopologyRecovery:
         """Return the queues that were lost, and those with consumers here that were deleted."""
         unlisted = Absence.EVICTED if flushed else Absence.DELETED
         missing = {
-            name: unlisted if absence is Absence.UNLISTED else absence for name, absence in self._queues.missing(names).items()
+            name: unlisted if absence is Absence.UNLISTED else absence
+            for name, absence in self._queues.registry.missing(names).items()
         }
         return {name: absence for name, absence in missing.items() if absence is not Absence.DELETED or self._has_had(name)}
 

@@ -41,8 +41,8 @@ class UnconsumedQueues:
     def run(self) -> None:
         """Read the list, and remove queues that are gone. Raises as `CommandConnection.call` does."""
         self._check_at, self._epoch = clock.now_s() + UNCONSUMED_CHECK_S, self._leadership.epoch
-        found = self._queues.always_swept()
-        gone = set(self._queues.without_record(found))
+        found = self._queues.registry.always_swept()
+        gone = set(self._queues.registry.without_record(found))
         if gone:
-            self._queues.remove_always_swept(gone)
+            self._queues.registry.remove_always_swept(gone)
         self.queues = [name for name in found if name not in gone]

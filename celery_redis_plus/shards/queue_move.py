@@ -106,7 +106,7 @@ class QueueMove:
         expires = self.source.commands.command("HEXISTS", self.source.keys.queue(self.name).meta, "expires")
         if expires:
             # A janitor would clear away what has no record any more.
-            self.source.queues.enlist(self.name, "")
+            self.source.queues.registry.enlist(self.name, "")
         self._close(1)
         if expires:
             self._persist_source()
@@ -124,7 +124,7 @@ class QueueMove:
         if target.queues.touch_page(self.name, 0, LIFE_MS) >= 0 and target.commands.command(
             "HEXISTS", target.keys.queue(self.name).meta, "expires"
         ):
-            source.queues.enlist(self.name, "")
+            source.queues.registry.enlist(self.name, "")
 
     def _persist_source(self) -> None:
         """Have nothing of the queue end by itself in its old shard."""

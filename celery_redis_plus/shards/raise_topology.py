@@ -51,8 +51,8 @@ class RaiseTopology:
 
     def names(self, place: Place) -> list[str]:
         """Return the queues of a shard that do not end with a client: also those with `x-expires`."""
-        found = place.queues.lasting()
-        for name in place.queues.expiring():
+        found = place.queues.registry.lasting()
+        for name in place.queues.registry.expiring():
             if (place.number, name) not in self._transient:
                 declared = place.queues.declared(name)
                 if declared is not None and (declared.auto_delete or declared.exclusive):
@@ -75,7 +75,7 @@ class RaiseTopology:
             target.commands.command("SADD", target.keys.event_logs, encode_name(name))
         if newest and int(newest) > int(target.commands.command("HGET", there, "newest") or 0):
             target.commands.command("HSET", there, "newest", newest)
-        target.queues.ensure_swept(name)
+        target.queues.registry.ensure_swept(name)
         pausing = Pausing(target.commands, target.keys)
         if pausing.paused(name) is None:
             pausing.pause(name, PAUSED)

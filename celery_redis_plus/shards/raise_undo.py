@@ -50,7 +50,7 @@ def clear_shard(place: Place, number: int, before: int, shards: int) -> None:
     pausing = Pausing(place.commands, place.keys)
     bound = {binding.queue for exchange in place.bindings.of_type("fanout") for binding in place.bindings.all(exchange)}
     gone = []
-    for name in place.queues.lasting():
+    for name in place.queues.registry.lasting():
         pause = pausing.paused(name) if shard_of(name, shards) == number else None
         if pause is None or pause.reason != PAUSED:
             continue

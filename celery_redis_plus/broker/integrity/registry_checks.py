@@ -80,7 +80,7 @@ class RegistryChecks:
         names = [name for name in found.queues if only in {None, name}]
         queues = self._read(names)
         now_ms = server_ms(self._commands)
-        always_swept = set(self._queues.always_swept())
+        always_swept = set(self._queues.registry.always_swept())
         for queue in queues:
             if queue.foreign:
                 yield _of_another_type(queue.name, self._keys.queue(queue.name).meta)
@@ -139,7 +139,7 @@ class RegistryChecks:
 
     def _bury(self, name: str) -> None:
         if self._queues.clear_away(name):
-            self._queues.bury(name)
+            self._queues.registry.bury(name)
 
     def _remains(self, name: str, tags: list[bytes]) -> tuple[bool, bool]:
         """Return whether a queue without a record has keys that stay, and whether it has messages that do."""
@@ -177,10 +177,12 @@ class RegistryChecks:
             return
         if queue.listed is None or (queue.listed < 0 and queue.expires is not None):
             expires: int | str = "" if queue.expires is None else stored_number(queue.expires)
-            yield Suspect(Violation("unlisted", name, "", "in no list of queues"), partial(self._queues.enlist, name, expires))
+            yield Suspect(
+                Violation("unlisted", name, "", "in no list of queues"), partial(self._queues.registry.enlist, name, expires)
+            )
         if arguments.always_swept and name not in always_swept:
             detail = "no process sweeps it while it has no consumer"
-            yield Suspect(Violation("unlisted", name, "always_swept", detail), partial(self._queues.ensure_swept, name))
+            yield Suspect(Violation("unlisted", name, "always_swept", detail), partial(self._queues.registry.ensure_swept, name))
 
     def _ids(self, queues: list[_Queue]) -> Iterator[Suspect]:
         owners: dict[bytes, str] = {}

@@ -14,7 +14,7 @@ from celery_redis_plus.broker.arguments.queue_arguments import QueueArguments
 from celery_redis_plus.broker.consumers.last_error import read_failure
 from celery_redis_plus.broker.queue_failures import of_our_keys
 from celery_redis_plus.broker.queues.listing import State, search_headers
-from celery_redis_plus.broker.queues.queues import ensure_swept
+from celery_redis_plus.broker.queues.queue_registry import QueueRegistry
 from celery_redis_plus.errors import QueueNotFound, WrongKeyType
 from celery_redis_plus.event_log.finished_messages import failed_deliveries, spent_ms
 from celery_redis_plus.event_log.metadata import describe
@@ -237,7 +237,7 @@ class Messages:
             raise QueueNotFound(f"queue {target!r} does not exist: the message {tag} stays in {queue!r}")
         if moved and any(self._commands.command("HMGET", there.message + moved, "expires", "ttl_ms")):
             # As its publisher had it: it expires in time where nobody consumes, too.
-            ensure_swept(self._commands, self._keys, target)
+            QueueRegistry(self._commands, self._keys).ensure_swept(target)
         return moved.decode() or None
 
     def _trail(self, queue: str, tag: str) -> list[Event]:

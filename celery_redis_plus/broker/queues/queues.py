@@ -1,12 +1,10 @@
-"""Queues as the server knows them: declare, size, purge, delete, keep alive."""
+"""Queues as the server knows them: declare, steer, size, purge, delete, keep alive."""
 
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
 from celery_redis_plus.broker.arguments.argument_rules import STEERING
@@ -14,12 +12,12 @@ from celery_redis_plus.broker.arguments.limits import Limits
 from celery_redis_plus.broker.arguments.queue_arguments import RULE_FIELDS, QueueArguments, check_queue_name
 from celery_redis_plus.broker.exchanges.declared_topology import DeclaredTopology
 from celery_redis_plus.broker.exchanges.known_queues import KnownQueue
-from celery_redis_plus.broker.queue_failures import KeyFailures
 from celery_redis_plus.broker.queues.policies import Policies, Policy, PolicyList, applying
 from celery_redis_plus.broker.queues.queue_ids import new_id
+from celery_redis_plus.broker.queues.queue_registry import QueueRegistry
 from celery_redis_plus.errors import InvalidArgument, PreconditionFailed
 from celery_redis_plus.event_log.settings import EventLogSettings
-from celery_redis_plus.keys import FORMAT_VERSION, decode_name, encode_name
+from celery_redis_plus.keys import FORMAT_VERSION, encode_name
 from celery_redis_plus.scripts import script
 
 if TYPE_CHECKING:
@@ -31,25 +29,6 @@ logger = logging.getLogger(__name__)
 
 #: Messages freed, or kept alive, by one script call: some 1 ms of the server's time.
 FREED_A_CALL = 100
-#: Seconds for which a transient queue that vanished is remembered, so that a late reply does not revive it.
-TOMBSTONE_S = 86_400
-#: Such queues that are remembered at most; about 120 bytes each.
-MAX_TOMBSTONES = 100_000
-#: Milliseconds after which a transient queue that was found alive is looked at again.
-ALIVE_AGAIN_MS = 120_000
-
-
-class Absence(Enum):
-    """Why a queue has no record, as the list of queues tells."""
-
-    #: It is not listed: it was deleted, if the database was not flushed.
-    UNLISTED = "unlisted"
-    #: It was transient, and was deleted.
-    DELETED = "deleted"
-    #: It was transient, and was not used in time.
-    EXPIRED = "expired"
-    #: It is listed as a lasting one: its record was evicted.
-    EVICTED = "evicted"
 
 
 class Sizes(NamedTuple):
@@ -100,7 +79,8 @@ class Queues:
         self._commands = commands
         self._knowledge = DeclaredTopology() if knowledge is None else knowledge
         self._keys = keys
-        self._failures = KeyFailures(logger, "has a record that cannot be read")
+        #: The broker's lists of queues.
+        self.registry = QueueRegistry(commands, keys)
         self._transient_ttl_ms = int(transient_ttl_s * 1000)
         self._known = self._knowledge.records
         #: Returns what this process has read of a queue's record, or None. Every publish asks.
@@ -138,11 +118,11 @@ class Queues:
         written = self._write(name, arguments, ttl_ms, fields)
         in_force = QueueArguments.decode(written.arguments) if written.status in {b"differs", b"exists"} else arguments
         changes = written.status == b"differs" and self._is_to_change(name, arguments, written)
-        self.enlist(name, "" if ttl_ms is None else ttl_ms)
+        self.registry.enlist(name, "" if ttl_ms is None else ttl_ms)
         logged = not arguments.transient and self._set_event_log(name, arguments.event_log)
         always_swept = bool(in_force.always_swept or logged)
         if always_swept:
-            self.ensure_swept(name)
+            self.registry.ensure_swept(name)
         self._known.put(name, KnownQueue(written.id, in_force, always_swept, declared=arguments))
         self._knowledge.declared(name, arguments)
         if changes or (written.status == b"created" and not arguments.transient):
@@ -263,7 +243,7 @@ class Queues:
             )
         if new_id:
             if arguments.always_swept:
-                self.ensure_swept(name)
+                self.registry.ensure_swept(name)
             self._known.put(name, KnownQueue(new_id, arguments, arguments.always_swept, declared=declared))
         return bool(new_id)
 
@@ -310,39 +290,15 @@ class Queues:
     def restore(self, name: str, queue_id: bytes = b"") -> None:
         """Give a lasting queue a record whose arguments are unknown here: a declaration replaces it."""
         self._write(name, QueueArguments(durable=True), None, [("assumed", 1)], queue_id.decode())
-        self.enlist(name, "")
+        self.registry.enlist(name, "")
         with suppress(PreconditionFailed):
             self.steer(name)
         if self._set_event_log(name, None):
-            self.ensure_swept(name)
+            self.registry.ensure_swept(name)
 
     def renumber(self, name: str) -> None:
         """Give a queue a new id, which goes into the tags of its messages from now on."""
         self._commands.command("HSET", self._keys.queue(name).meta, "id", self._draw_id())
-
-    def enlist(self, name: str, ttl: int | str) -> None:
-        """Enter a queue into the list of queues; `ttl` is its life while unused, in ms, '' for a lasting one."""
-        self._commands.call(script("list_queue"), [self._keys.queues], encode_name(name), ttl)
-
-    def ensure_swept(self, name: str) -> None:
-        """Have the queue swept even while it has no consumer: messages expire there, or go on to a dead-letter exchange."""
-        ensure_swept(self._commands, self._keys, name)
-
-    def lasting(self) -> list[str]:
-        """Return the names of the queues that last."""
-        return [decode_name(name) for name in self._commands.command("ZRANGE", self._keys.queues, "+inf", "+inf", "BYSCORE")]
-
-    def expiring(self) -> list[str]:
-        """Return the names of the queues that vanish when they are not used for a while."""
-        return [decode_name(name) for name in self._commands.command("ZRANGE", self._keys.queues, 0, "(+inf", "BYSCORE")]
-
-    def always_swept(self) -> list[str]:
-        """Return the queues that are swept although they may have no consumer."""
-        return [decode_name(name) for name in self._commands.command("SMEMBERS", self._keys.always_swept)]
-
-    def remove_always_swept(self, names: Iterable[str]) -> None:
-        """Sweep these queues no longer on that ground."""
-        self._commands.command("SREM", self._keys.always_swept, *[encode_name(name) for name in names])
 
     def arguments(self, name: str) -> QueueArguments | None:
         """Return what the queue was declared with, here or elsewhere, as `known` does."""
@@ -383,37 +339,9 @@ class Queues:
         """Have the queue swept, also without consumers: messages that expire are on their way. Raises as `known` does."""
         known = self.known(name)
         if known is None or not known.always_swept:
-            self.ensure_swept(name)
+            self.registry.ensure_swept(name)
             if known is not None:
                 known.always_swept = True
-
-    def without_record(self, names: Sequence[str]) -> list[str]:
-        """Return those of the queues that have no record, in one round trip."""
-        return self._without("id", names)
-
-    def without_event_log(self, names: Sequence[str]) -> list[str]:
-        """Return those of the queues whose events are not written: deleted ones, too. In one round trip."""
-        return self._without("event_log", names)
-
-    def _without(self, field: str, names: Sequence[str]) -> list[str]:
-        there = self._look([("HEXISTS", self._keys.queue(name).meta, field) for name in names], names)
-        return [name for name, exists in zip(names, there, strict=True) if exists == 0]
-
-    def _look(self, looks: Sequence[tuple[Argument, ...]], names: Sequence[str]) -> list[int | None]:
-        """Ask one thing of each queue in one round trip; return the answers.
-
-        None, and a line in the log, for a queue whose key is of another type.
-        """
-        found: list[int | None] = []
-        for name, reply in zip(names, self._commands.pipeline(looks) if looks else (), strict=True):
-            if isinstance(reply, Exception):
-                self._failures.contain(reply, name)
-            found.append(None if isinstance(reply, Exception) else reply)
-        return found
-
-    def event_logged(self) -> list[str]:
-        """Return the queues that have lifecycle events, also those that write none any more."""
-        return [decode_name(name) for name in self._commands.command("SMEMBERS", self._keys.event_logs)]
 
     def end_event_log(self, name: str) -> int:
         """Trim the events of a queue that writes none any more, and remove them when it is time; a deleted one is such a queue.
@@ -458,14 +386,6 @@ class Queues:
             self.declare(name, known)
         return True
 
-    def missing(self, names: Sequence[str]) -> dict[str, Absence]:
-        """Return the queues without a record, and why they have none. One of another type is logged, and not missing."""
-        gone = self.without_record(names)
-        if not gone:
-            return {}
-        listed = self._commands.ask([("ZSCORE", self._keys.queues, encode_name(name)) for name in gone])
-        return {name: _absence(score) for name, score in zip(gone, listed, strict=True)}
-
     def sizes(self, name: str) -> Sizes:
         """Return how many messages the queue has: ready, delayed, unacked."""
         keys = self._keys.queue(name)
@@ -497,7 +417,7 @@ class Queues:
         self._knowledge.deleted(name)
         # Before the messages are freed, which may take long: a consumer would take the queue for a lost one, and declare it.
         if transient:
-            self._remember([name])
+            self.registry.remember([name])
         else:
             self._commands.command("ZREM", self._keys.queues, encode_name(name))
         self.empty_trash(name, event_log)
@@ -506,13 +426,7 @@ class Queues:
     def let_expire(self, name: str, after_ms: int, if_id: bytes) -> None:
         """Have an unused transient queue vanish soon, with its messages, unless it is declared or consumed again."""
         self._commands.call(script("delete"), self._keys.queue(name).delete, 1, 0, 0, if_id, after_ms)
-        self.enlist(name, after_ms)
-
-    def _remember(self, names: Iterable[str], *, expired: bool = False) -> None:
-        """Leave tombstones for `TOMBSTONE_S`, `MAX_TOMBSTONES` in all."""
-        encoded = [encode_name(name) for name in names]
-        limits = (TOMBSTONE_S * 1000, MAX_TOMBSTONES, int(expired))
-        self._commands.call(script("tombstone_queues"), [self._keys.queues], *limits, *encoded)
+        self.registry.enlist(name, after_ms)
 
     def empty_trash(self, name: str, event_log: bytes | str = "") -> None:
         """Free the messages of a queue that was purged or deleted; `event_log` is the record of the events of a deleted one."""
@@ -542,28 +456,6 @@ class Queues:
         extend = script("extend_queue_ttl")
         return int(self._commands.call(extend, [keys.meta, keys.message, *others], page, FREED_A_CALL, life_ms))
 
-    def overdue(self, limit: int = 100) -> list[str]:
-        """Return transient queues that were not used in time, on the server's clock, and have no record any more.
-
-        A queue that is used keeps its record without moving its place in the list, which would cost a command more each time:
-        so one that turns out to be alive is only looked at again after a while.
-        """
-        names = [decode_name(raw) for raw in self._commands.call(script("list_overdue"), [self._keys.queues], limit)]
-        gone = set(self.without_record(names))
-        for name in names:
-            if name not in gone:
-                self.look_later(name)
-        return [name for name in names if name in gone]
-
-    def look_later(self, name: str) -> None:
-        """Have `overdue` return a transient queue after a while only."""
-        self.enlist(name, ALIVE_AGAIN_MS)
-
-    def bury(self, name: str) -> None:
-        """Remember a vanished transient queue, unless it has come back meanwhile."""
-        if not self.exists(name):
-            self._remember([name], expired=True)
-
     def clear_away(self, name: str) -> bool:
         """Remove what a queue without a record has left; return False where it has one."""
         deleted = self.remove_remains(name)
@@ -588,20 +480,3 @@ class Queues:
 def _stored(value: Argument) -> bytes:
     """Return a field's value as the server has it."""
     return value if isinstance(value, bytes) else str(value).encode()
-
-
-def ensure_swept(commands: CommandConnection, keys: Keys, name: str) -> None:
-    """Do as `Queues.ensure_swept`, over `commands`."""
-    commands.call(script("add_to_queue_set"), [keys.always_swept], encode_name(name))
-    commands.call(script("notify"), [keys.sweep_wakeup], "")
-
-
-def _absence(score: bytes | None) -> Absence:
-    """Return why a queue with this place in the list of queues, None for none, has no record."""
-    if score is None:
-        return Absence.UNLISTED
-    place = float(score)
-    if place == math.inf:
-        return Absence.EVICTED
-    # The tombstone of a queue that expired ends with a half (lua/tombstone_queues.lua).
-    return Absence.DELETED if place < 0 and not place % 1 else Absence.EXPIRED

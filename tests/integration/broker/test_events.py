@@ -243,7 +243,7 @@ def test_the_events_of_a_deleted_queue_are_removed_when_they_are_too_old(broker)
     assert names(broker) == ["published", "purged"]
     broker = with_archive(broker, max_age_ms=1000)
     wait_until(lambda: (broker.queues.end_event_log("q"), broker.client.exists("events:{q}"))[1] == 0)
-    assert broker.queues.event_logged() == []
+    assert broker.queues.registry.event_logged() == []
     assert broker.client.exists("events_meta:{q}") == 1
     wait_until(lambda: broker.client.keys("event*") == [])
 
@@ -375,7 +375,7 @@ def test_the_events_of_a_queue_that_writes_none_any_more_end_as_those_of_a_delet
     broker.queues = Queues(broker.commands, broker.keys, transient_ttl_s=300, event_log=EventLogSettings(wanted=False))
     broker.declare("q")
     broker.publish("q", b"y")
-    assert broker.queues.without_event_log(broker.queues.event_logged()) == ["q"]
+    assert broker.queues.registry.without_event_log(broker.queues.registry.event_logged()) == ["q"]
     broker.queues.end_event_log("q")
     assert names(broker) == ["published"]
     # Nobody writes, and so nobody trims: the reader that has read all of it is waited for no longer than for its age.
@@ -385,7 +385,7 @@ def test_the_events_of_a_queue_that_writes_none_any_more_end_as_those_of_a_delet
     unread = []
     wait_until(lambda: (unread.append(broker.queues.end_event_log("q")), broker.client.exists("events:{q}"))[1] == 0)
     assert sum(unread) == 0
-    assert broker.queues.event_logged() == []
+    assert broker.queues.registry.event_logged() == []
     wait_until(lambda: broker.client.keys("event*") == [])
     assert broker.bodies("q") == [b"x", b"y"]
 
@@ -400,8 +400,8 @@ def test_a_queue_whose_events_are_switched_on_again_keeps_its_log(broker):
     wait_until(lambda: (off.end_event_log("q"), broker.client.exists("events:{q}"))[1] == 0)
     broker.queues = archived
     broker.declare("q")
-    assert off.event_logged() == ["q"]
+    assert off.registry.event_logged() == ["q"]
     off.end_event_log("q")
     broker.publish("q", b"y")
     assert names(broker) == ["published"]
-    assert off.event_logged() == ["q"]
+    assert off.registry.event_logged() == ["q"]

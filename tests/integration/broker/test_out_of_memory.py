@@ -70,7 +70,7 @@ def test_a_worker_may_declare_its_queues_and_they_are_swept_and_logged(full):
     """A worker that starts is what frees memory."""
     archived = QueueArguments.parse("archived", durable=True, arguments={"x-message-ttl": 60_000, "x-event-log": True})
     full.queues.declare("archived", archived)
-    assert full.queues.always_swept() == ["archived"]
+    assert full.queues.registry.always_swept() == ["archived"]
     assert full.client.exists(full.keys.sweep_wakeup)
     assert full.client.smembers(full.keys.event_logs) == {b"archived"}
 

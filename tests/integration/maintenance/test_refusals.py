@@ -48,7 +48,7 @@ def test_heartbeats_go_on_while_a_queue_cannot_be_swept(connect, redis_client, l
 @pytest.mark.parametrize(
     "ask",
     [
-        pytest.param(lambda queues, _: queues.missing(["none"]), id="missing"),
+        pytest.param(lambda queues, _: queues.registry.missing(["none"]), id="missing"),
         pytest.param(lambda _, dead: dead.lost_by("q", 1, 1), id="lost_by"),
     ],
 )

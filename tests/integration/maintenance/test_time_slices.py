@@ -91,7 +91,7 @@ def test_a_vanished_queue_with_many_messages_is_cleared_in_slices(held, redis_cl
         longest.append(time.monotonic() - began)
 
     monkeypatch.setattr(service.tasks.janitor, "run", timed)
-    wait_until(lambda: service.tasks.janitor._queues.overdue() == ["gone"])  # noqa: SLF001
+    wait_until(lambda: service.tasks.janitor._queues.registry.overdue() == ["gone"])  # noqa: SLF001
     service.tasks.janitor._clear_at = 0.0  # noqa: SLF001
     redis_client.config_set("slowlog-log-slower-than", 50_000)
     redis_client.config_set("slowlog-max-len", 1000)

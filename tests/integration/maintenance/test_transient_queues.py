@@ -219,7 +219,7 @@ def test_a_queue_that_comes_back_while_a_janitor_clears_keeps_its_messages_and_b
     queue(owner).declare()
     wait_until(lambda: not redis_client.exists("meta:{q}"), timeout_s=3)
     queues, bindings = Queues(cleaner.session.commands, cleaner.session.keys, transient_ttl_s=300), cleaner.session.bindings
-    wait_until(lambda: queues.overdue() == ["q"])
+    wait_until(lambda: queues.registry.overdue() == ["q"])
     unbind_queues = bindings.unbind_queues
 
     def come_back(names):

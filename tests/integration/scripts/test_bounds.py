@@ -167,11 +167,11 @@ CALLS: dict[str, Callable[[workshop.Workshop], Any]] = {
     ),
     "list_overdue": lambda shop: (
         shop.client.zadd(shop.keys.queues, {f"t{number}": 1 for number in range(QUEUES)}),
-        shop.queues.overdue(),
+        shop.queues.registry.overdue(),
     ),
     "tombstone_queues": lambda shop: (
         shop.client.zadd(shop.keys.queues, {f"t{number}": -1 for number in range(QUEUES)}),
-        shop.queues.bury("gone"),
+        shop.queues.registry.bury("gone"),
     ),
     "extend_queue_ttl": lambda shop: shop.queues.touch("q"),
     "find_message": lambda shop: shop.messages.find("q", shop.tag("ready", MESSAGES // 2)),

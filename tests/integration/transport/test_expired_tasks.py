@@ -139,7 +139,7 @@ def test_a_message_that_is_moved_expires_where_nobody_consumes(channel, delay_ms
     [waiting] = celery_redis_plus.browse("q", connection=channel)
     assert Messages(session.commands, session.keys, dead_letter_max=10).move("q", waiting.tag, "other")
     if delay_ms:
-        assert "other" in session.queues.always_swept()
+        assert "other" in session.queues.registry.always_swept()
     else:
         [letter] = wait_until(lambda: dead_letters_of(session).page("other"))
         assert letter.reason == "expired"
