@@ -205,6 +205,9 @@ class Options:
     error_traceback_bytes: int = option(whole_number(0, 10_000), 0, unit="bytes")
     """The bytes from the end of a failed task's traceback that its message and dead letter keep. Tracebacks have source lines
     and possibly personal data, which every user of the broker's server can read."""
+    release: str | None = option(text("a text of up to 100 characters", r"(?s:.{1,100})"), None, none="dead letters have none")
+    """The release of the application that a worker runs, such as a version or a commit: its dead letters have it, and can be
+    selected by it."""
     event_log_sample: float = option(number(0.001, 1), 1)
     """The share of messages whose events are written, each with all of them."""
     event_log_events: tuple[str, ...] | None = option(names(*TRANSITIONS), None, none="all")

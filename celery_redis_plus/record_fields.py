@@ -112,6 +112,7 @@ QUEUE_FIELDS = {
     "message_ttl": "`x-message-ttl`, ms.",
     "limit": "`x-delivery-limit`.",
     "retry": "The retry policy, as `lua/include/retry_delay.lua` reads it.",
+    "redrive": "`x-redrive`.",
     "dlx": "1: the queue has a dead-letter exchange.",
     "ageing": "`x-priority-ageing`, ms.",
     "event_log": "How its events are written, see `event_log/settings.py`; without this field they are not.",

@@ -16,6 +16,7 @@ OF_QUEUES = {
     "x-max-pending": "Messages that the queue takes: ready, delayed and unacked ones ([flow control](flow-control.md)).",
     "x-throttle": "Publishers are slowed down before the queue is full ([flow control](flow-control.md)).",
     "x-accept-types": "Content types that the queue takes ([flow control](flow-control.md)).",
+    "x-redrive": "Failed messages go back to work by themselves ([dead letters](dead-letters.md#automatic-redrive)).",
     "x-retry-policy": "The pauses before failed messages are delivered again ([lifecycle](lifecycle.md#retry-policies)).",
     "x-overflow": "What becomes of a publish to a full queue ([flow control](flow-control.md)).",
     "x-dead-letter-exchange": "Where dead letters go, instead of being kept ([dead letters](dead-letters.md)).",

@@ -215,14 +215,16 @@ def _failure(error: BaseException, traceback: str, message: Message) -> Failure 
     """Return what is kept of an exception; None of one that says nothing."""
     if isinstance(error, UNRECORDED_ERRORS):
         return None
+    options = None if message.delivered_by is None else message.delivered_by.session.options
+    release = "" if options is None else options.release or ""
     if isinstance(error, Reject):
-        return None if error.reason is None else failure_of("Reject", text_of(error.reason))
+        return None if error.reason is None else failure_of("Reject", text_of(error.reason), release=release)
     # An exception that cannot be pickled comes in a wrapper that has its name and its text.
     name = getattr(error, "exc_cls_name", type(error).__name__)
     args = getattr(error, "exc_args", None)
     text = " ".join(map(text_of, args)) if args is not None else text_of(error)
-    keep = 0 if message.delivered_by is None else message.delivered_by.session.options.error_traceback_bytes
-    return failure_of(name, text, traceback, traceback_bytes=keep)
+    keep = 0 if options is None else options.error_traceback_bytes
+    return failure_of(name, text, traceback, traceback_bytes=keep, release=release)
 
 
 def install_request_class(app: Any, policies: AckPolicies, *, waits_in_pool: bool = False) -> None:

@@ -15,6 +15,7 @@ from celery_redis_plus.broker.consumers.processes import Processes
 from celery_redis_plus.broker.consumers.registry import Consumers
 from celery_redis_plus.broker.consumers.unacked import UnackedMessages
 from celery_redis_plus.broker.dead_letters.elsewhere import NOWHERE_ELSE, Elsewhere
+from celery_redis_plus.broker.dead_letters.redriver import Redriver
 from celery_redis_plus.broker.dead_letters.store import DeadLetters
 from celery_redis_plus.broker.exchanges.bindings import Bindings
 from celery_redis_plus.broker.fanout.subscriber_cursor import SubscriberCursors
@@ -46,6 +47,7 @@ from celery_redis_plus.maintenance.policy_changes import PolicyChanges
 from celery_redis_plus.maintenance.process_recovery import LostRoles
 from celery_redis_plus.maintenance.reconnect_recovery import ReconnectRecovery
 from celery_redis_plus.maintenance.redeclared_queues import RedeclaredQueues
+from celery_redis_plus.maintenance.redrive import Redrive
 from celery_redis_plus.maintenance.resting_queues import QueueCrowds
 from celery_redis_plus.maintenance.runner import TaskRunner
 from celery_redis_plus.maintenance.subscriber_heartbeats import SubscriberHeartbeats
@@ -118,6 +120,7 @@ class Tasks:
                 self.unconsumed_queues,
                 self.janitor,
                 EndedEventLogs(self._queues),
+                Redrive(Redriver(self.commands, self._keys, self.dead_letters), self.unconsumed_queues, self.leadership),
                 PolicyChanges(self._queues, PolicyList(self.commands, self._keys), self.leadership),
                 AbandonedDeliveries(OverdueDeliveries(self.commands, self._keys, self._options)),
             ),

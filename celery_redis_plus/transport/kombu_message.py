@@ -112,7 +112,8 @@ class Message(base.Message):
             return True
         if unacked is not None:
             unacked.failed, unacked.retry_delay_ms = True, delay_ms
-            unacked.note_outcome("", None if error is None else Failure(error))
+            release = self.delivered_by.session.options.release or ""
+            unacked.note_outcome("", None if error is None else Failure(error, release=release))
         self.reject(requeue=how == "nack")
         return True
 

@@ -7,6 +7,7 @@ Names, meanings and limits are RabbitMQ's (https://www.rabbitmq.com/docs/queues#
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from math import inf
 from typing import NamedTuple
 
@@ -46,18 +47,26 @@ def _patterns(value: object) -> bool:
     return isinstance(value, list | tuple) and len(value) > 0 and all(isinstance(item, str) and item for item in value)
 
 
-def _retry_policy() -> _Rule:
-    def fits(value: object) -> bool:
-        try:
-            return bool(RetryPolicies.parse(str(value)))
-        except ValueError:
-            return False
+def _parses(parse: Callable[[str], object], value: object) -> bool:
+    try:
+        return bool(parse(str(value)))
+    except ValueError:
+        return False
 
+
+def _is_redrive_rule(value: object) -> bool:
+    # Publishers do without it.
+    from celery_redis_plus.broker.arguments.redrive_rule import RedriveRule
+
+    return _parses(RedriveRule.parse, value)
+
+
+def _retry_policy() -> _Rule:
     allowed = (
         f"a policy such as 'exponential first=1000 max=60000', of the kinds {', '.join(POLICY_KINDS)}, or several, "
         "'exponential first=1s; ValueError: none'"
     )
-    return _Rule(allowed, fits)
+    return _Rule(allowed, partial(_parses, RetryPolicies.parse))
 
 
 _STRING = _Rule("a str", lambda value: isinstance(value, str))
@@ -97,6 +106,10 @@ _RULES: dict[str, _Rule] = {
     "x-throttle": _Rule("true, false, or a share of free room over 0 and up to 1", _throttle),
     "x-accept-types": _Rule("a list of patterns, each a str that is not empty", _patterns),
     "x-retry-policy": _retry_policy(),
+    "x-redrive": _Rule(
+        "a text such as 'after=10m times=3 rate=50/s': after how long, how often each, how many a second at most",
+        _is_redrive_rule,
+    ),
     "x-overflow": _one_of("drop-head", "reject-publish", "reject-publish-dlx", "block"),
     "x-dead-letter-exchange": _STRING,
     "x-dead-letter-routing-key": _STRING,
@@ -132,7 +145,7 @@ WITHDRAWN = {
 STEERING = frozenset(
     {
         "x-message-ttl", "x-max-length", "x-max-length-bytes", "x-max-pending", "x-overflow", "x-throttle", "x-accept-types",
-        "x-delivery-limit", "x-delayed-retry-min", "x-delayed-retry-max", "x-retry-policy", "x-consumer-timeout",
+        "x-delivery-limit", "x-delayed-retry-min", "x-delayed-retry-max", "x-retry-policy", "x-redrive", "x-consumer-timeout",
         "x-dead-letter-exchange", "x-dead-letter-routing-key", "x-single-active-consumer", "x-max-unacked", "x-rate-limit",
     }
 )  # fmt: skip

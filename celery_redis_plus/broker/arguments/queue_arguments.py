@@ -36,6 +36,7 @@ RULE_FIELDS = (
     *_RULE_FIELDS,
     "dlx",
     "retry",
+    "redrive",
     "groups",
     "sac",
     "rate",
@@ -104,6 +105,10 @@ class QueueArguments:
         if "x-dead-letter-routing-key" in given and "x-dead-letter-exchange" not in given:
             problem = "without 'x-dead-letter-exchange'; allowed only beside it ('' is the default exchange)"
             yield "x-dead-letter-routing-key", problem
+        if "x-redrive" in given and "x-dead-letter-exchange" in given:
+            yield "x-redrive", "beside 'x-dead-letter-exchange', which takes the dead letters away; allowed is one of the two"
+        if "x-redrive" in given and self.transient:
+            yield "x-redrive", "and the queue is transient, which keeps no dead letters; allowed for lasting queues"
         shortest, longest = self._whole("x-delayed-retry-min"), self._whole("x-delayed-retry-max")
         if longest is not None and (shortest is None or shortest > longest):
             problem = f"beside 'x-delayed-retry-min' {shortest!r}; allowed is at least that, which has to be given"
@@ -198,7 +203,7 @@ class QueueArguments:
         They do not where the unused queue goes before its messages expire, as the control queues of Celery's workers do: each
         process would sweep those of all others.
         """
-        if "x-dead-letter-exchange" in self.arguments:
+        if not {"x-dead-letter-exchange", "x-redrive"}.isdisjoint(self.arguments):
             return True
         message_ttl_ms, expires_ms = self._whole("x-message-ttl"), self._whole("x-expires")
         return message_ttl_ms is not None and (expires_ms is None or message_ttl_ms < expires_ms)
@@ -231,6 +236,9 @@ class QueueArguments:
         retry = self.retry_policies
         if retry is not None:
             rules.append(("retry", retry.record))
+        redrive = self._text("x-redrive")
+        if redrive is not None:
+            rules.append(("redrive", redrive))
         if self.groups is not None:
             rules.append(("groups", self.groups))
         rules += self._consumer_rules()

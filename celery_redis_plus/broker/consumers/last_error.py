@@ -19,6 +19,8 @@ class Failure:
     text: str
     #: The last lines of its traceback, where the app keeps them (option `error_traceback_bytes`).
     traceback: str = ""
+    #: The release of the application whose worker met it (option `release`).
+    release: str = ""
 
     @property
     def kind(self) -> str:
@@ -27,10 +29,11 @@ class Failure:
 
     def packed(self) -> str:
         """Return it as the field `error` of a message's hash holds it."""
-        return f"{pack_text(self.text)}\t{pack_text(self.traceback)}"
+        release = f"\t{pack_text(self.release)}" if self.release else ""
+        return f"{pack_text(self.text)}\t{pack_text(self.traceback)}{release}"
 
 
-def failure_of(name: str, message: str, traceback: str = "", *, traceback_bytes: int = 0) -> Failure:
+def failure_of(name: str, message: str, traceback: str = "", *, traceback_bytes: int = 0, release: str = "") -> Failure:
     """Return an exception within its bounds: the beginning of its message, the end of its traceback.
 
     Args:
@@ -38,6 +41,7 @@ def failure_of(name: str, message: str, traceback: str = "", *, traceback_bytes:
         message: the text; may be empty.
         traceback: the whole traceback.
         traceback_bytes: bytes of it that are kept.
+        release: of the application.
     """
     text = f"{name}: {message}" if message else name
     raw = text.encode("utf-8", "surrogateescape")
@@ -47,7 +51,7 @@ def failure_of(name: str, message: str, traceback: str = "", *, traceback_bytes:
     if traceback_bytes and len(kept) == traceback_bytes:
         # From the first whole line on.
         kept = kept.partition(b"\n")[2] or kept
-    return Failure(text, kept.decode("utf-8", "ignore"))
+    return Failure(text, kept.decode("utf-8", "ignore"), release)
 
 
 def text_of(value: object) -> str:
@@ -66,5 +70,6 @@ def failure_by(error: BaseException) -> Failure:
 
 def read_failure(packed: str) -> Failure | None:
     """Return the exception in the field `error`; None for an empty one."""
-    text, _, traceback = packed.partition("\t")
-    return Failure(unpack_text(text), unpack_text(traceback)) if text else None
+    text, _, rest = packed.partition("\t")
+    traceback, _, release = rest.partition("\t")
+    return Failure(unpack_text(text), unpack_text(traceback), unpack_text(release)) if text else None

@@ -26,6 +26,7 @@ class DeadLetterFilter:
         task: the task's name, or a pattern with `*`, `?`, `[…]`.
         reason: `rejected`, `expired`, `delivery_limit`, …
         error: the exception's class, or a pattern of class and text such as `ValueError: *`.
+        release: the release of the worker whose task failed (option `release`), or a pattern of it.
         text: a text in the headers: in the arguments of a task, its id, or an id of its workflow.
         older_than_s, newer_than_s: how long ago they died, in seconds, by the server's clock.
     """
@@ -36,9 +37,10 @@ class DeadLetterFilter:
     newer_than_s: float | None = None
     error: str | None = None
     text: str | None = None
+    release: str | None = None
 
     def matches(self, letter: DeadLetter) -> bool:
-        """Return whether task, reason, error and text apply."""
+        """Return whether task, reason, error, release and text apply."""
         return (
             is_of_task(letter.headers, self.task)
             and self.reason in {None, letter.reason}
@@ -47,11 +49,13 @@ class DeadLetterFilter:
         )
 
     def _has_error(self, letter: DeadLetter) -> bool:
-        if self.error is None:
+        if self.error is None and self.release is None:
             return True
-        if letter.failure is None:
+        failure = letter.failure
+        if failure is None:
             return False
-        return letter.failure.kind == self.error or fnmatchcase(letter.failure.text, self.error)
+        has_error = self.error is None or failure.kind == self.error or fnmatchcase(failure.text, self.error)
+        return has_error and (self.release is None or fnmatchcase(failure.release, self.release))
 
     def span(self, now_ms: int) -> tuple[float, float]:
         """Return from when to when they died, ms since the epoch, both included."""

@@ -14,8 +14,9 @@ if TYPE_CHECKING:
 
 #: Reasons for which no consumer had the message in hand: a circle of these alone would turn for ever.
 AUTOMATIC = ("expired", "maxlen")
-#: Headers that name the exception with which the work on a message ended last, and the end of its traceback where that is kept.
-EXCEPTION, TRACEBACK = "x-exception-message", "x-exception-stacktrace"
+#: Headers that name the exception with which the work on a message ended last, the end of its traceback where that is kept, and
+#: the release of the application that met it.
+EXCEPTION, TRACEBACK, RELEASE = "x-exception-message", "x-exception-stacktrace", "x-exception-release"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +69,13 @@ def record_failure(headers: Mapping[str, Any], failure: Failure | None) -> dict[
     The names are those of Spring AMQP's `RepublishMessageRecoverer`.
     Source: https://docs.spring.io/spring-amqp/reference/amqp/resilience-recovering-from-errors-and-broker-failures.html
     """
-    recorded = {name: value for name, value in headers.items() if name not in (EXCEPTION, TRACEBACK)}
+    recorded = {name: value for name, value in headers.items() if name not in (EXCEPTION, TRACEBACK, RELEASE)}
     if failure is not None:
         recorded[EXCEPTION] = failure.text
         if failure.traceback:
             recorded[TRACEBACK] = failure.traceback
+        if failure.release:
+            recorded[RELEASE] = failure.release
     return recorded
 
 

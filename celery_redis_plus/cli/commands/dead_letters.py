@@ -48,22 +48,23 @@ all_option = click.option(
 
 
 def with_filter(command: Callable[..., int | None]) -> Callable[..., int | None]:
-    """Add `--task`, `--reason`, `--error`, `--text`, `--older-than` and `--newer-than`; the command gets a `DeadLetterFilter`."""
+    """Add `--task`, `--reason`, `--error`, `--release`, `--text`, `--older-than` and `--newer-than`: a `DeadLetterFilter`."""
 
     @task_option
     @click.option("--reason", metavar="REASON", help="Those that died of this: rejected, expired, delivery_limit, …")
     @click.option("--error", metavar="ERROR", help="Those with this exception: its class, or a pattern such as 'KeyError: *'.")
+    @click.option("--release", metavar="RELEASE", help="Those that failed under this release of the application, or a pattern.")
     @click.option("--text", metavar="TEXT", help="Those with this text in their headers: in the task's arguments, or an id.")
     @click.option("--older-than", type=DURATION, metavar="TIME", help="Those that died at least this ago, such as 2h or 7d.")
     @click.option("--newer-than", type=DURATION, metavar="TIME", help="Those that died less than this ago, such as 15m.")
     @functools.wraps(command)
     def run(
         *arguments: Any, task: str | None, reason: str | None, error: str | None, text: str | None,
-        older_than: float | None, newer_than: float | None, **options: Any,
+        release: str | None, older_than: float | None, newer_than: float | None, **options: Any,
     ) -> int | None:  # fmt: skip
         from celery_redis_plus.broker.dead_letters.search import DeadLetterFilter
 
-        return command(*arguments, wanted=DeadLetterFilter(task, reason, older_than, newer_than, error, text), **options)
+        return command(*arguments, wanted=DeadLetterFilter(task, reason, older_than, newer_than, error, text, release), **options)
 
     return run
 
@@ -289,7 +290,7 @@ def _check_choice(tags: tuple[str, ...], wanted: DeadLetterFilter, *, everything
     if tags and (everything or filtered):
         raise click.UsageError(f"{tags[0]} with --all or a filter: allowed are either tags, or --all and filters")
     if not (tags or everything or filtered):
-        filters = "--task, --reason, --error, --text, --older-than, --newer-than"
+        filters = "--task, --reason, --error, --release, --text, --older-than, --newer-than"
         raise click.UsageError(f"nothing is selected; allowed: tags, --all, {filters}")
 
 
@@ -320,6 +321,7 @@ def described(letter: DeadLetter, admin: BrokerAdmin) -> dict[str, Any]:
         "reason": letter.reason,
         "error": None if letter.failure is None else letter.failure.text,
         "traceback": None if letter.failure is None else letter.failure.traceback or None,
+        "release": None if letter.failure is None else letter.failure.release or None,
         "died": time_of(letter.died_ms),
         "failures": letter.failures,
         "deliveries": letter.deliveries,

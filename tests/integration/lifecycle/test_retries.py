@@ -103,8 +103,8 @@ def test_a_dead_letter_has_the_errors_of_all_its_tries(life_app, life_worker, br
         assert letter.failure.text == "ValueError: as asked"
 
 
-def test_dead_letters_are_counted_and_replayed_by_exception(life_app, life_worker, broker_url, capsys):
-    worker, app = life_worker(pool="threads", concurrency=1), life_app()
+def test_dead_letters_are_counted_and_replayed_by_exception_and_release(life_app, life_worker, broker_url, capsys):
+    worker, app = life_worker(f"{broker_url}?release=2026.11", pool="threads", concurrency=1), life_app()
     for steps in ("value", "key", "value"):
         app.send_task("life.tries", [steps])
 
@@ -120,7 +120,15 @@ def test_dead_letters_are_counted_and_replayed_by_exception(life_app, life_worke
         (1, "life.tries", "KeyError", "KeyError: 'shop'"),
     ]
     worker.ask_to_stop()
-    assert run("replay", "celery", "--error", "ValueError") == "2 dead letter(s) of queue 'celery' are back to work\n"
+    with BrokerAdmin(broker_url) as admin:
+        assert {letter.failure.release for letter in admin.dead_letters.all("celery")} == {"2026.11"}
+    for selected, count in ((("--release", "2026.1?"), 3), (("--release", "2026.10"), 0)):
+        told = run("replay", "celery", *selected, "--dry-run")
+        assert told == f"{count} dead letter(s) of queue 'celery' would be replayed\n"
+    assert (
+        run("replay", "celery", "--error", "ValueError", "--release", "2026.11")
+        == "2 dead letter(s) of queue 'celery' are back to work\n"
+    )
 
 
 #: Whose process is killed behind the publish of the first retry, before the ack of the message that it follows.

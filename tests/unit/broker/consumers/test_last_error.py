@@ -5,9 +5,10 @@ import pytest
 from celery_redis_plus.broker.consumers.last_error import TEXT_BYTES, Failure, failure_of, read_failure
 
 
-@pytest.mark.parametrize(
-    "failure", [Failure("ValueError: a\tb\nc\\"), Failure("KeyError", "line 1\nline 2"), Failure("E: \N{SNOWMAN}", "\tx")]
-)
+@pytest.mark.parametrize("failure", [
+    Failure("ValueError: a\tb\nc\\"), Failure("KeyError", "line 1\nline 2"), Failure("E: \N{SNOWMAN}", "\tx"),
+    Failure("E", release="2026.11\t3"), Failure("E", "line 1", "v1"),
+])  # fmt: skip
 def test_an_exception_comes_back_as_it_was_packed(failure):
     assert read_failure(failure.packed()) == failure
     assert "\n" not in failure.packed()
