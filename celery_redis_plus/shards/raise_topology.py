@@ -65,10 +65,12 @@ class RaiseTopology:
         """Declare a queue in its new shard, paused there."""
         name, source, target = move.name, move.source, move.target
         meta = source.keys.queue(name).meta
-        newest, logged = source.commands.command("HMGET", meta, "newest", "event_log")
+        newest, logged, groups = source.commands.command("HMGET", meta, "newest", "event_log", "group_rules")
         if not self._declare_as(name, source, target):
             return
         there = target.keys.queue(name).meta
+        if groups:
+            target.commands.command("HSETNX", there, "group_rules", groups)
         if logged:
             record = replace(EventLogSettings.of(self._options), wanted=True).record(target.keys.queue(name))
             target.commands.command("HSETNX", there, "event_log", record)

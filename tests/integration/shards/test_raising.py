@@ -12,6 +12,7 @@ import pytest
 from kombu import exceptions
 
 from celery_redis_plus.admin.shard_admin import admin_of_url, raise_of_url
+from celery_redis_plus.broker.queues.groups import GroupRule
 from celery_redis_plus.cli.main import main
 from celery_redis_plus.connection.persistent_connection import PersistentConnection
 from celery_redis_plus.connection.shard_layout import shard_of
@@ -69,11 +70,15 @@ def test_messages_of_a_group_go_in_their_order(connect_shards, connect_more, url
     channel, arguments = connect_shards().channel(), {"x-group-concurrency": 1}
     queue = next(name for name in QUEUES if shard_of(name, MORE) != shard_of(name, SHARDS))
     declare(channel, queue, arguments=arguments)
-    for group in "ab":
+    for group in "abc":
         publish(channel, queue, *(f"{group}{number:03}" for number in range(120)), headers={"x-message-group": group})
+    with admin_of_url(url) as admin:
+        admin.set_group(queue, "c", paused=True)
     raised(url)
     inbox = Inbox(connect_more().channel(), kombu.Queue(queue, durable=True, queue_arguments=arguments), prefetch=1)
-    found = inbox.drain(240)
+    found = inbox.exactly(240)
+    with admin_of_url(url.replace(f"={SHARDS}", f"={MORE}")) as admin:
+        assert {one.group: one.rule for one in admin.groups(queue)} == {"c": GroupRule(paused=True)}
     for group in "ab":
         assert [body for body in found if body[0] == group] == [f"{group}{number:03}" for number in range(120)]
 
