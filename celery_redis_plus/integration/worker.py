@@ -15,6 +15,7 @@ from celery_redis_plus.integration.ack_policies import AckPolicies
 from celery_redis_plus.integration.active_tasks import RunningTasks, note_given
 from celery_redis_plus.integration.app_connections import connections_of, warn_about_priorities
 from celery_redis_plus.integration.bootstep import STEP
+from celery_redis_plus.integration.early_acks import warn_about_early_acks
 from celery_redis_plus.integration.graceful_stop import GracefulStop, release_waiting
 from celery_redis_plus.integration.kombu_lists import KombuListTaker
 from celery_redis_plus.integration.lease_guard import begin_in_pool, guard_without_putlocks, install_lease_guard
@@ -60,7 +61,7 @@ class BrokerStep(bootsteps.StartStopStep):
         """Take part in how tasks' messages are settled; the consumer has not looked at its tasks yet."""
         _share_node_names(parent.app)
         connections = connections_of(parent.app)
-        policies = (None if connections is None else connections.ack_policies) or AckPolicies()
+        self._policies = policies = (None if connections is None else connections.ack_policies) or AckPolicies()
         listen_to_children(parent.pool)
         install_request_class(parent.app, policies, waits_in_pool=worker_compat.has_threads(parent.pool))
         if not (worker_compat.drops_waiting_jobs(parent.pool) or worker_compat.is_solo(parent.pool)):
@@ -98,9 +99,11 @@ class BrokerStep(bootsteps.StartStopStep):
         if transport.supports_native_delayed_delivery:
             transport.setup_native_delayed_delivery(parent.connection, list(parent.app.amqp.queues.consume_from))
         transport.each_broker(_name_server)
-        if not self._configured and parent.restart_count == 0:
-            # A configured app has been warned with its first connection.
-            warn_about_priorities(parent.app)
+        if parent.restart_count == 0:
+            warn_about_early_acks(parent.app, self._policies)
+            if not self._configured:
+                # A configured app has been warned with its first connection.
+                warn_about_priorities(parent.app)
 
     def _limit_the_end(self, parent: Any, transport: Transport) -> None:
         graceful_timeout_s = transport.options.graceful_timeout

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from kombu import Queue
 
 from celery_redis_plus import configure_app
+from celery_redis_plus.testing import running_worker
 
 ARGUMENTS = {"x-group-concurrency": 1}
 
@@ -50,3 +52,23 @@ def test_group_of_gets_name_and_arguments_and_a_header_goes_first(celery_app, re
     ]
     assert groups(redis_client) == {"7": ["h", "r"], "c1": ["h", "r"], "own": ["r"], "sent": ["r"]}
     assert redis_client.zcard("queue:{q}") == 5
+
+
+@pytest.mark.parametrize(
+    ("settings", "late", "warns"),
+    [
+        ({}, False, True),
+        ({}, True, False),
+        ({"queue_ack_policies": {"q": "ack_after"}}, False, False),
+        ({"ack_policy": "ack_first"}, True, True),
+    ],
+)
+def test_a_worker_warns_of_tasks_that_pass_a_limit_by(celery_app, capfd, settings, late, warns):
+    queues = [Queue("q", durable=True, queue_arguments=ARGUMENTS), Queue("free", durable=True)]
+    app = celery_app("configured", task_queues=queues, task_default_queue="q", task_acks_late=late)
+    configure_app(app, **settings)
+    with running_worker(app, pool="solo"):
+        pass
+    told = [line for line in capfd.readouterr().err.splitlines() if "acked before they run" in line]
+    assert len(told) == warns
+    assert all("queue 'q' has x-group-concurrency=1" in line and "c.add, c.die" in line for line in told)
