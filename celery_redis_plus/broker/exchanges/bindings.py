@@ -22,7 +22,6 @@ from celery_redis_plus.broker.exchanges.routing import (
     encode_binding,
 )
 from celery_redis_plus.broker.queue_failures import KeyFailures
-from celery_redis_plus.connection.scans import SCANNED_A_CALL, escaped_glob
 from celery_redis_plus.errors import InvalidArgument, PreconditionFailed
 from celery_redis_plus.keys import decode_name, encode_name
 from celery_redis_plus.scripts import script
@@ -251,7 +250,7 @@ class Bindings:
     def of_queue(self, queue: str) -> list[tuple[str, Binding]]:
         """Return the bindings of a queue, each with its exchange, sorted; found as `unbind_queues` finds them."""
         prefix = binding_prefix(queue).encode()
-        found = self._scan(escaped_glob(prefix) + b"*")
+        found = self._scan(prefix)
         bound = [(exchange, one) for exchange, fields in found.items() for one in self._decoded(exchange, sorted(fields))]
         return sorted(bound, key=lambda one: (one[0], one[1].routing_key))
 
@@ -262,17 +261,20 @@ class Bindings:
         whose bindings cannot be read is logged, and passed over.
         """
         prefixes = tuple(binding_prefix(queue).encode() for queue in queues)
-        pattern = escaped_glob(prefixes[0]) + b"*" if len(prefixes) == 1 else b"*"
         removed = []
-        for exchange, fields in self._scan(pattern).items():
+        for exchange, fields in self._scan(prefixes[0] if len(prefixes) == 1 else b"").items():
             doomed = self._decoded(exchange, (field for field in fields if field.startswith(prefixes)))
             if doomed:
                 self.unbind(exchange, *doomed)
                 removed += [(exchange, binding) for binding in doomed]
         return removed
 
-    def _scan(self, pattern: bytes) -> dict[str, dict[bytes, None]]:
-        """Return the fields of the bindings of each exchange that match a glob pattern."""
+    def _scan(self, prefix: bytes) -> dict[str, dict[bytes, None]]:
+        """Return the fields of the bindings of each exchange that begin so."""
+        # Only now: a process that publishes deletes no queues, mostly.
+        from celery_redis_plus.connection.scans import SCANNED_A_CALL, escaped_glob
+
+        pattern = escaped_glob(prefix) + b"*"
         found: dict[str, dict[bytes, None]] = {}
         open_pages = [(name, b"0") for name in self.names()]
         while open_pages:
