@@ -12,7 +12,7 @@
 local MOST_QUEUES = 10
 local first, count = tonumber(ARGV[1]), tonumber(ARGV[2])
 local prefix = string.sub(KEYS[1], 1, -#'limiters' - 1)
-local q = { prefix = prefix }
+local q = { prefix = prefix, only_looks = true }
 local found = redis.call('ZRANGE', KEYS[1], first, first + count - 1)
 local reply = { #found == count and text(first + count) or '', text(now_ms()) }
 for _, member in ipairs(found) do

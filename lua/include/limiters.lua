@@ -1,7 +1,7 @@
 -- @include text
 -- @include now
 
--- KEYS of its own  limiter_bucket (string)  limiter_window (zset)  limiter_places (zset)  limiters (zset)  limiter_rules (hash, read)
+-- KEYS of its own  limiter_bucket (string)  limiter_window (zset)  limiter_places (zset)  limiters (zset)  limiter_rules (hash)
 --       limiter_queues (zset)  limited (zset)  limited_until (zset)  held (zset)  queue (zset)  delayed (zset)  messages_index (zset, read)
 --       message (prefix of a hash)  wakeup (zset)  meta (hash)  schedule_wakeup (zset)
 -- Limiters (docs/design/0024-limiters.md). A message names its limiter, its rule, its key and its cost in one text, such as
@@ -88,15 +88,20 @@ local function limiters()
   end
 
   -- What holds for a limiter: its rule, which is an operator's where that counts in the same way, and for how many ms nothing may pass.
-  local function rule_for(prefix, limiter)
+  local function rule_for(q, limiter)
     local found = rules[limiter.id]
     if found then return found end
     found = { wait = 0, rule = limiter.rule }
     local now = now_ms()
-    for _, said in ipairs(redis.call('HMGET', prefix .. 'limiter_rules', limiter.name, limiter.id)) do
+    for i, said in ipairs(redis.call('HMGET', q.prefix .. 'limiter_rules', limiter.name, limiter.id)) do
       local from, till, words = string.match(said or '', '^(%d+) (%d+) (.*)$')
-      -- Where the clock has gone back behind its beginning, it does not become longer.
-      if till then found.wait = math.max(found.wait, math.min(till - now, till - from)) end
+      if from and tonumber(from) > now then
+        -- The clock went back behind the beginning of a hold, which does not become longer.
+        from, till = now, now + till - from
+        said = text(from) .. ' ' .. text(till) .. ' ' .. words
+        if not q.only_looks then redis.call('HSET', q.prefix .. 'limiter_rules', i == 1 and limiter.name or limiter.id, said) end
+      end
+      if till then found.wait = math.max(found.wait, till - now) end
       local rule = words and rule_of(words)
       if rule and (rule.concurrency == nil) == (limiter.rule.concurrency == nil) then found.rule = rule end
     end
@@ -176,7 +181,7 @@ local function limiters()
   end
 
   local function wait_for(q, limiter, spent)
-    local set = rule_for(q.prefix, limiter)
+    local set = rule_for(q, limiter)
     if set.wait > 0 then return set.wait, set.wait end
     local wait_of = set.rule.concurrency and wait_for_places or set.rule.window and wait_for_window or wait_for_tokens
     return wait_of(q, limiter, set.rule, spent)
@@ -184,7 +189,7 @@ local function limiters()
 
   -- Takes what `wait_for` has found room for; `taker` is who has it: of a message its tag, NUL and its queue.
   local function take(q, limiter, taker, is_new, tokens)
-    local rule, now = rule_for(q.prefix, limiter).rule, time_ms()
+    local rule, now = rule_for(q, limiter).rule, time_ms()
     if rule.concurrency then
       redis.call('ZADD', key_of(q, 'limiter_places', limiter), string.format('%.3f', now), taker)
     elseif rule.window then
@@ -202,7 +207,7 @@ local function limiters()
 
   -- How much there is free.
   local function free_of(q, limiter)
-    local rule = rule_for(q.prefix, limiter).rule
+    local rule = rule_for(q, limiter).rule
     if rule.concurrency then return rule.concurrency - redis.call('ZCARD', key_of(q, 'limiter_places', limiter)) end
     local now = time_ms()
     if not rule.window then return (tokens_in(key_of(q, 'limiter_bucket', limiter), rule, now)) end
@@ -227,9 +232,7 @@ local function limiters()
     if not record[2] then redis.call('HSET', q.meta, 'limiters', 1) end
     local next_sweep = tonumber(record[1]) or 0
     if next_sweep < now or due < next_sweep then redis.call('ZADD', q.prefix .. 'schedule_wakeup:' .. q.rest, 0, 'due') end
-    if record[3] then
-      for _, key in ipairs({ q.held, q.limited, q.untils }) do redis.pcall('PEXPIRE', key, record[3], 'NX') end
-    end
+    q.ttl = record[3]
   end
 
   -- Whether a message that a claim has come by may go to its consumer: it has what it needs of its limiter then. Else it stands among those
@@ -253,6 +256,9 @@ local function limiters()
     look_in(q, id, worth)
     redis.call('ZADD', q.limited, 0, member_of(id, place, tag))
     redis.call('ZADD', q.held, text(place), tag)
+    if q.ttl then
+      for _, key in ipairs({ q.held, q.limited, q.untils }) do redis.pcall('PEXPIRE', key, q.ttl, 'NX') end
+    end
     -- Where a script failed that has made it ready.
     redis.call('HDEL', q.message .. tag, 'score', 'delay', 'owner')
     if not behind then q.first[id] = { place, tag } end
