@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from celery_redis_plus.broker.arguments.limiters import Limiter, LimiterRule, check_id
+from celery_redis_plus.connection.scans import scan_keys
 from celery_redis_plus.errors import InvalidArgument
 from celery_redis_plus.keys import decode_name, encode_name, hash_tag
 from celery_redis_plus.scripts import script
@@ -107,6 +108,33 @@ def take(commands: CommandConnection, keys: Keys, limiter: Limiter, taker: bytes
 def give_back(commands: CommandConnection, keys: Keys, limiter: Limiter, taker: bytes) -> None:
     """Give back the place of a concurrency. Raises as `CommandConnection.call` does."""
     commands.call(script("take_limiter"), [keys.limiter_rules], encode_name(str(limiter)), taker, 1)
+
+
+def waiting_longer(commands: CommandConnection, keys: Keys, queue: str, seconds: float) -> int:
+    """Return how many messages of a queue wait for a limiter that is looked at in `seconds` or later."""
+    of = keys.queue(queue)
+    whole, _ = commands.command("TIME")
+    late = commands.command("ZRANGEBYSCORE", of.limited_until, (int(whole) + seconds) * 1000, "+inf")
+    return sum(commands.command("ZLEXCOUNT", of.limited, b"[" + one + b"\0", b"(" + one + b"\1") for one in late)
+
+
+def age_limiters(commands: CommandConnection, keys: Keys, ms: int) -> None:
+    """Make what was used of all limiters, and their holds, so much older: for tests of applications."""
+    bucket, window, _ = keys.limiter("*")
+    for key in {key for page in scan_keys(commands, bucket) for key in page}:
+        tokens, _, at = (commands.command("GET", key) or b"").partition(b" ")
+        if at:
+            commands.command("SET", key, b"%b %.3f" % (tokens, float(at) - ms), "KEEPTTL")
+    for key in {key for page in scan_keys(commands, window) for key in page}:
+        found = commands.command("ZRANGE", key, 0, -1, "WITHSCORES")
+        for member, score in zip(found[::2], found[1::2], strict=True):
+            commands.command("ZADD", key, float(score) - ms, member)
+    rules = commands.command("HGETALL", keys.limiter_rules)
+    for name, said in zip(rules[::2], rules[1::2], strict=True):
+        match = _SET.fullmatch(decode_name(said))
+        if match and int(match[2]):
+            begun, ends = (max(int(match[at]) - ms, 0) for at in (1, 2))
+            commands.command("HSET", keys.limiter_rules, name, encode_name(f"{begun} {ends} {match[3]}"))
 
 
 def taker_of(queue: str, tag: str, claim: str) -> bytes:
