@@ -120,6 +120,12 @@ OF_A_QUEUE = (
         WITH_QUEUE,
     ),
     KeyDescription(
+        _Q.group_times,
+        "zset",
+        "Of a fair queue: for how long messages of each group were in work, ms; '' is all of them.",
+        "Five minutes from its first entry; then it begins anew.",
+    ),
+    KeyDescription(
         _Q.limited,
         "zset",
         "Messages that wait for their [limiters](limiters.md), in the order in which they have their turn, with the score 0: "

@@ -66,7 +66,7 @@ QUEUE_KINDS = frozenset(
     (
         *("message", "meta", "queue", "delayed", "messages_index", "expiry"),
         *("dlx_outbox", "dead", "trash", "wakeup", "schedule_wakeup", "consumers", "held", "groups"),
-        *("limited", "limited_until"),
+        *("limited", "limited_until", "group_times"),
     )
 )
 #: What the tag of a staged body starts with (`broker/publishing/publisher.py`).
@@ -100,6 +100,8 @@ class QueueKeys:
         self.held = key("held")
         #: What of each group is held, and what is ready or in work.
         self.groups = key("groups")
+        #: For how long messages of each group were in work within the last minutes, of a fair queue.
+        self.group_times = key("group_times")
         #: Messages that wait for their limiters, and when each of these is looked at again (`lua/include/limiters.lua`).
         self.limited, self.limited_until = key("limited"), key("limited_until")
         #: Ready messages that have a TTL, by their expiry.

@@ -181,7 +181,7 @@ local function check_group(tag, place)
   local g = is_grouped(tag) and groups().read(queue.meta)
   local group = g and (groups().group_of(queue.message .. tag) or {}).group
   if place == 'held' and limiters().holds(queue.meta, tag) then return end
-  if not group or (place == 'index' and not g.concurrency) or redis.call('HGET', queue.message .. tag, 'task_expiry') == 'over' then return end
+  if not group or redis.call('HGET', queue.message .. tag, 'task_expiry') == 'over' then return end
   local member = groups().ready_member(group, tag)
   if place == 'held' then
     member = groups().held_member(group, tonumber(redis.call('ZSCORE', queue.held, tag)), tag)

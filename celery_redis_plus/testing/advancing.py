@@ -46,8 +46,9 @@ def advance(seconds: float, *, app: Celery | None = None) -> None:
     """Let `seconds` pass for all messages on the broker; what is due by then is ready when this returns.
 
     Delays, retries, expiries, deduplication times, pauses, rate limits, limiters and the age of dead letters follow. Leases and
-    heartbeats do not: a living worker keeps its messages. Nor do the clocks of Python, of Celery (`celery beat`, `rate_limit`) and
-    of tracked deliveries, or the time after which an unused queue is deleted. Of a queue the first 100,000 delayed tasks follow.
+    heartbeats do not: a living worker keeps its messages. Nor do the clocks of Python, of Celery (`celery beat`, `rate_limit`)
+    and of tracked deliveries, or the time after which an unused queue is deleted. Of a queue the first 100,000 delayed tasks
+    follow.
 
     Args:
         seconds: how many, over 0 and up to ten years.

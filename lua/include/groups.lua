@@ -3,11 +3,12 @@
 -- @include ageing
 -- @include limiters
 
--- KEYS of its own  held (zset)  groups (zset)  queue (zset)  delayed (zset)  message (prefix of a hash)  wakeup (zset)
+-- KEYS of its own  held (zset)  groups (zset)  group_times (zset)  queue (zset)  delayed (zset)  message (prefix of a hash)  wakeup (zset)
 -- Message groups (docs/design/0023-groups.md). Of a queue that asks for them, only some messages of a group are admitted: ready, or with a
 -- consumer. The others are in `held`, tag -> place. `groups` has one member for each message of a group that is held or admitted, all with
 -- the score 0, so that they stand in the order of their bytes: the group, NUL, and
 --   h, the place in 16 digits, tag: held;   r, tag: admitted, ready or with a consumer;   u, tag: of a fair queue, with a consumer.
+-- Of a fair queue, `group_times` has for how long (ms) messages of each group were in work; '' is all of them.
 -- Members are added and removed by name, never counted up and down: doing it twice, or half, changes no count.
 
 -- What holds a message back is a table in these functions: `group`, `limiter` (include/limiters.lua), or both.
@@ -27,6 +28,11 @@ groups = function()
   local MOST_ADMITTED, MOST_COMPARED = 10, 10
   -- How far turns may run ahead of the clock (ms), where there are more than one a millisecond.
   local TURNS_AHEAD_MS = 1000
+  -- A group of a fair queue is noisy that has more than this share of what is in work, and so many messages of that; or more than this share
+  -- of the time (ms) that messages were in work within the last minutes. (The rule of SQS' fair queues.) It is while it has a backlog.
+  local NOISY_SHARE, NOISY_IN_WORK, NOISY_MS, REMEMBERED_MS = 0.1, 30, 1000, 300000
+  -- By how much (ms) its next message stands behind those of others that come meanwhile.
+  local STANDS_BACK_MS = 10000
   -- Bytes of a group that tell it from others.
   local LONGEST_GROUP = 256
   local known = {}
@@ -43,7 +49,7 @@ groups = function()
       g = {
         concurrency = tonumber(concurrency), width = tonumber(width), strict = order == 'strict', ageing = record[2],
         newest = record[3], quiet = record[5], ready = prefix .. 'queue:' .. rest, held = prefix .. 'held:' .. rest,
-        groups = prefix .. 'groups:' .. rest, index = prefix .. 'messages_index:' .. rest, delayed = prefix .. 'delayed:' .. rest,
+        groups = prefix .. 'groups:' .. rest, times = prefix .. 'group_times:' .. rest, index = prefix .. 'messages_index:' .. rest, delayed = prefix .. 'delayed:' .. rest,
         message = prefix .. 'message:' .. rest .. ':', wakeup = record[4] or prefix .. 'wakeup:' .. rest, meta = meta,
         turn = tonumber(record[7]) or 0,
       }
@@ -132,6 +138,23 @@ groups = function()
     return g.turn
   end
 
+  -- Whether a group of a fair queue takes more than its share, and has a message waiting behind the one that is admitted.
+  local function is_noisy(g, group)
+    if not g.width or g.ageing or redis.call('ZLEXCOUNT', g.groups, '[' .. group .. '\0h', '(' .. group .. '\0i') < 2 then return false end
+    local all = tonumber(redis.call('ZSCORE', g.times, '') or 0)
+    if all >= NOISY_MS and tonumber(redis.call('ZSCORE', g.times, group) or 0) > NOISY_SHARE * all then return true end
+    local in_work = redis.call('ZLEXCOUNT', g.groups, '[' .. group .. '\0u', '(' .. group .. '\0v')
+    return in_work >= NOISY_IN_WORK and in_work > NOISY_SHARE * redis.call('ZCARD', g.index)
+  end
+
+  -- Counts the time that a message of a fair queue was with its consumer.
+  local function count_time(g, group, claimed)
+    local ms = now_ms() - (tonumber(claimed) or math.huge)
+    if ms <= 0 then return end
+    redis.call('ZINCRBY', g.times, text(ms), group)
+    if redis.call('ZINCRBY', g.times, text(ms), '') == text(ms) then redis.call('PEXPIRE', g.times, text(REMEMBERED_MS)) end
+  end
+
   -- Admits what the group has room for, `MOST_ADMITTED` messages at most. Each stands behind all that are ready in its priority: groups
   -- have turns. Returns how many it admitted.
   local function admit(g, group)
@@ -142,7 +165,7 @@ groups = function()
       local place = redis.call('ZSCORE', g.held, tag)
       local rank = place and is_held(g, tag)
       if rank then
-        local score = rank_of(tonumber(place), rank) * level_of(g.ageing) + next_turn(g)
+        local score = rank_of(tonumber(place), rank) * level_of(g.ageing) + next_turn(g) + (is_noisy(g, group) and STANDS_BACK_MS or 0)
         redis.call('ZADD', g.groups, 0, ready_member(group, tag))
         redis.call('ZADD', g.ready, text(score), tag)
         admitted = admitted + 1
@@ -233,13 +256,14 @@ groups = function()
     if not g then return end
     local group = holders.group
     if place then redis.call('ZREM', g.groups, held_member(group, tonumber(place), tag)) end
+    if g.width and holders.claimed then count_time(g, group, holders.claimed) end
     if redis.call('ZREM', g.groups, ready_member(group, tag), unacked_member(group, tag)) > 0 then admit(g, group) end
   end
 
-  -- The group and the limiter of a stored message; false where it has neither.
+  -- The group and the limiter of a stored message, and since when its consumer has it; false where it has neither.
   local function group_of(hash)
-    local fields = redis.pcall('HMGET', hash, 'group', 'limiter')
-    return not fields.err and (fields[1] or fields[2]) and { group = fields[1], limiter = fields[2] }
+    local fields = redis.pcall('HMGET', hash, 'group', 'limiter', 'claimed', 'owner')
+    return not fields.err and (fields[1] or fields[2]) and { group = fields[1], limiter = fields[2], claimed = fields[4] and fields[3] }
   end
 
   local function holders_of(meta, tag)
@@ -292,7 +316,7 @@ groups = function()
     for _, tag in ipairs(tags) do
       local group = (group_of(g.message .. tag) or {}).group
       if group then
-        if g.concurrency then redis.call('ZADD', g.groups, 0, unacked_member(group, tag)) end
+        redis.call('ZADD', g.groups, 0, unacked_member(group, tag))
         redis.call('ZREM', g.groups, ready_member(group, tag))
         turns[#turns + 1] = group
       end
