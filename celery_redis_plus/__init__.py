@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from celery_redis_plus.connection.redis_url import redis_url
     from celery_redis_plus.integration.configure import configure_app
     from celery_redis_plus.integration.fencing import fence
+    from celery_redis_plus.integration.limits import limit
     from celery_redis_plus.integration.messages import cancel, move, reschedule
     from celery_redis_plus.integration.retries import from_error, snooze
     from celery_redis_plus.integration.send_many import send_many
@@ -46,6 +47,7 @@ __all__ = [
     "delivery",
     "fence",
     "from_error",
+    "limit",
     "message",
     "move",
     "nack",
@@ -72,6 +74,7 @@ _LAZY = {
     "counters": "celery_redis_plus.transport.api",
     "fence": "celery_redis_plus.integration.fencing",
     "from_error": "celery_redis_plus.integration.retries",
+    "limit": "celery_redis_plus.integration.limits",
     "move": "celery_redis_plus.integration.messages",
     "nack": "celery_redis_plus.integration.task_settlements",
     "redis_url": "celery_redis_plus.connection.redis_url",

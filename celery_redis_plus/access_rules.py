@@ -22,7 +22,7 @@ _CONNECTION = ("client|setname", "client|setinfo", "client|id", "select", "ping"
 _SCRIPTS = ("evalsha", "script|load", "type")
 
 #: Scripts that look, and may repair besides.
-_CHECKING = ("check_groups", "check_messages", "check_queue")
+_CHECKING = ("check_groups", "check_limiters", "check_messages", "check_queue")
 
 
 def _reading() -> tuple[str, ...]:
@@ -121,7 +121,21 @@ ROLES = (
             *("xrevrange", "zcard", "zrange", "zrank", "zscan", "zscore", "llen"),
         ),
         # `check --repair` has the same scripts as `check`, and an include writes in other scripts.
-        without=("hdel", "hincrby", "hset", "hsetnx", "persist", "pexpire", "unlink", "xtrim", "zadd", "zrem"),
+        without=(
+            "hdel",
+            "hincrby",
+            "hset",
+            "hsetnx",
+            "persist",
+            "pexpire",
+            "unlink",
+            "xtrim",
+            "zadd",
+            "zrem",
+            "set",
+            "zremrangebyrank",
+            "zremrangebyscore",
+        ),
     ),
     Role(
         "reader",

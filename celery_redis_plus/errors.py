@@ -493,6 +493,17 @@ class NoFence(CeleryRedisPlusError):
     """
 
 
+class LimitReached(CeleryRedisPlusError):
+    """`limit` found no room within its `timeout`. `retry_after` says in how many seconds there may be: let the task come again
+    then, with `retry_on={LimitReached: from_error("retry_after")}`.
+    """
+
+    def __init__(self, message: str, retry_after: float = 0.0) -> None:
+        """Name the limiter; `retry_after` is in seconds."""
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
 class SnoozedTooOften(CeleryRedisPlusError):
     """A task called `snooze()` as often as the call's `limit` allows.
 

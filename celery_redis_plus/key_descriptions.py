@@ -24,6 +24,7 @@ _KEYS = Keys()
 _Q = _KEYS.queue("Q")
 _F = _KEYS.fanout("X", "/0.")
 _TRACK, _TRACK_EVENTS = _KEYS.track("ID")
+_BUCKET, _WINDOW, _PLACES = _KEYS.limiter("LIMITER")
 _PROCESSES, _HEARTBEATS, _LEADER = _KEYS.processes
 
 #: How long keys live; a sentence that several keys share.
@@ -107,7 +108,8 @@ OF_A_QUEUE = (
     KeyDescription(
         _Q.held,
         "zset",
-        "Ready messages that their [message groups](message-groups.md) hold back: tag -> rank x 10^13 + time, as in the queue.",
+        "Ready messages that their [message groups](message-groups.md) or [limiters](limiters.md) hold back: "
+        "tag -> rank x 10^13 + time, as in the queue.",
         WITH_QUEUE,
     ),
     KeyDescription(
@@ -117,6 +119,20 @@ OF_A_QUEUE = (
         "unacked. `u` and tag: unacked, in a fair queue.",
         WITH_QUEUE,
     ),
+    KeyDescription(
+        _Q.group_times,
+        "zset",
+        "Of a fair queue: for how long messages of each group were in work, ms; '' is all of them.",
+        "Five minutes from its first entry; then it begins anew.",
+    ),
+    KeyDescription(
+        _Q.limited,
+        "zset",
+        "Messages that wait for their [limiters](limiters.md), in the order in which they have their turn, with the score 0: "
+        "limiter and key, NUL, place and tag. They are in `held`, too.",
+        WITH_QUEUE,
+    ),
+    KeyDescription(_Q.limited_until, "zset", "When each of these limiters is looked at again, ms since the epoch.", WITH_QUEUE),
     KeyDescription(_Q.expiry, "zset", "Ready messages that expire: tag -> when, ms since the epoch.", WITH_QUEUE),
     KeyDescription(
         _Q.dlx_outbox,
@@ -364,6 +380,30 @@ OF_THE_DATABASE = (
         "hash",
         "Pattern of queues' names -> the policy that steers them (JSON, see `broker/queues/policies.py`); '' -> the version.",
         "From the first policy on.",
+    ),
+    KeyDescription(
+        _KEYS.limiter_rules,
+        "hash",
+        "Limiter, or limiter and key -> what was set for it at run time: from and until when (ms) nothing passes, then a rule "
+        "that goes before those of messages.",
+        "Until it is taken away; a pause is removed after its end.",
+    ),
+    KeyDescription(
+        _KEYS.limiters, "zset", "Limiters that were used, with their keys -> since when, ms since the epoch.", "The last 10,000."
+    ),
+    KeyDescription(
+        _KEYS.limiter_queues,
+        "zset",
+        "Which queues have messages that wait for a limiter, with the score 0: limiter and key, NUL, the queue's part of its "
+        "keys.",
+        "As long as it has members.",
+    ),
+    KeyDescription(
+        _BUCKET, "string", "The tokens of a bucket, and when it had them (ms).", "A minute longer than it is not full."
+    ),
+    KeyDescription(_WINDOW, "zset", "What was let through in a sliding window -> when, ms.", "A minute longer than the window."),
+    KeyDescription(
+        _PLACES, "zset", "Messages that have a place of a concurrency limiter -> since when, ms.", "As long as it has members."
     ),
     KeyDescription(
         _KEYS.database_id,

@@ -66,6 +66,7 @@ QUEUE_KINDS = frozenset(
     (
         *("message", "meta", "queue", "delayed", "messages_index", "expiry"),
         *("dlx_outbox", "dead", "trash", "wakeup", "schedule_wakeup", "consumers", "held", "groups"),
+        *("limited", "limited_until", "group_times"),
     )
 )
 #: What the tag of a staged body starts with (`broker/publishing/publisher.py`).
@@ -99,6 +100,10 @@ class QueueKeys:
         self.held = key("held")
         #: What of each group is held, and what is ready or in work.
         self.groups = key("groups")
+        #: For how long messages of each group were in work within the last minutes, of a fair queue.
+        self.group_times = key("group_times")
+        #: Messages that wait for their limiters, and when each of these is looked at again (`lua/include/limiters.lua`).
+        self.limited, self.limited_until = key("limited"), key("limited_until")
         #: Ready messages that have a TTL, by their expiry.
         self.expiry = key("expiry")
         #: Dead letters on their way to a dead-letter exchange.
@@ -198,6 +203,7 @@ class QueueKeys:
         return (
             *(self.meta, self.ready, self.delayed, self.index, self.expiry, self.dlx_outbox, self.dead, self.trash),
             *(self.wakeup, self.schedule_wakeup, self.consumers, self.with_credit, self.held, self.groups),
+            *(self.limited, self.limited_until),
         )
 
 
@@ -300,6 +306,12 @@ class Keys:
         self.exchanges = self._key("exchanges")
         #: A hash: pattern of queues' names -> the policy that steers them.
         self.policies = self._key("policies")
+        #: A hash: limiter, or one key of it -> what was set for it at run time.
+        self.limiter_rules = self._key("limiter_rules")
+        #: A zset: limiters that were used, each with its key -> when that began, ms.
+        self.limiters = self._key("limiters")
+        #: A zset of limiters and the queues whose messages wait for them.
+        self.limiter_queues = self._key("limiter_queues")
         #: A zset: tracked deliveries that are not resolved -> when they should be.
         self.tracks = self._key("tracks")
         #: A stream: who did what, as an operator.
@@ -354,6 +366,11 @@ class Keys:
     def track(self, track: str) -> tuple[bytes, bytes]:
         """Return the state (hash) and the answers (stream) of one tracked delivery."""
         return self._key(f"track:{{{track}}}"), self._key(f"track_events:{{{track}}}")
+
+    def limiter(self, limiter: str) -> tuple[bytes, bytes, bytes]:
+        """Return the state of a limiter with its key: the tokens of a bucket, what is in a window, places that are taken."""
+        bucket, window, places = (self._key(f"limiter_{kind}:{{{limiter}}}") for kind in ("bucket", "window", "places"))
+        return bucket, window, places
 
     def client_wakeup(self, client: str) -> bytes:
         """Return the private wake-up key of one blocked client."""

@@ -55,6 +55,8 @@ class Outgoing:
     prepare_again: Callable[[], Outgoing] | None = None
     #: The bindings that it was routed by, their key and version: the scripts store nothing where they have another version.
     routed_by: tuple[bytes, int] | None = None
+    #: Whether it names a limiter.
+    limited: bool = False
     #: Whether `lua/publish_ordinary.lua` takes its first try: neither the message nor its queue has anything that few have.
     ordinary: bool = False
 

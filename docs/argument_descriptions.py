@@ -50,6 +50,10 @@ OF_CONSUMERS = {
 #: Header of a message -> allowed values, and what it does.
 OF_MESSAGES = {
     "x-message-group": ("a text or a whole number", "The group that it belongs to ([message groups](message-groups.md))."),
+    "x-limiter": (
+        "a name, a colon and a rule, such as `stripe:100/s burst=20 cost=3 key=c7`",
+        "The limiter that it waits for ([limiters](limiters.md)).",
+    ),
     "x-delay": ("milliseconds, up to 100 years", "The message becomes ready so much later ([delayed tasks](delayed-tasks.md))."),
     "x-deduplication-id": ("a text", "A second message with this id is not stored ([lifecycle](lifecycle.md#deduplication))."),
     "x-deduplication-ttl": ("milliseconds", "How long the id is remembered."),

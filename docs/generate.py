@@ -36,6 +36,7 @@ from celery_redis_plus.admin.diagnosis.server_checks import CLIENTS_ADVICE, CLIE
 from celery_redis_plus.admin.diagnosis.work_checks import NEARLY_FULL, STUCK_S
 from celery_redis_plus.broker.arguments.argument_rules import ALLOWED, STEERING, WITHDRAWN
 from celery_redis_plus.broker.arguments.deduplication import ID, SCOPE, TTL
+from celery_redis_plus.broker.arguments.limiters import LIMITER
 from celery_redis_plus.broker.arguments.names import GROUP
 from celery_redis_plus.broker.integrity import RULES
 from celery_redis_plus.cli.metric_descriptions import GAUGES, HISTOGRAMS, LABELS, PREFIX, QUEUE_COUNTERS
@@ -135,7 +136,7 @@ def in_unit(default: str, unit: str) -> str:
 def arguments_page() -> str:
     """Return the page of the arguments of queues, consumers, messages, exchanges and bindings."""
     described = (set(OF_QUEUES), set(OF_CONSUMERS), set(OF_MESSAGES) - {"x-delay"})
-    known = (set(ALLOWED), set(CONSUMER_ARGUMENTS), {ID, TTL, SCOPE, GROUP})
+    known = (set(ALLOWED), set(CONSUMER_ARGUMENTS), {ID, TTL, SCOPE, GROUP, LIMITER})
     if described != known:
         raise SystemExit(f"docs/argument_descriptions.py has {described}, and the code knows {known}")
     tables = {

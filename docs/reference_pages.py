@@ -54,6 +54,7 @@ TOLD_ON = {
     "advance": "testing.md#time",
     "browse": "consumers.md#browsing-a-queue",
     "fence": "fencing.md",
+    "limit": "limiters.md#inside-a-task",
     "message": "lifecycle.md#one-message",
     "send_many": "usage.md#publishing-many-tasks-at-once",
     "snooze": "retries.md#snooze-later-without-a-failure",

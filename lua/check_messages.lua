@@ -177,9 +177,11 @@ end
 
 -- A message that is ready, held or in work stands among those of its group. One that has expired as a task has no turn.
 local function check_group(tag, place)
+  if not is_grouped(tag) then return end
   local g = is_grouped(tag) and groups().read(queue.meta)
-  local group = g and groups().group_of(queue.message .. tag)
-  if not group or (place == 'index' and not g.concurrency) or redis.call('HGET', queue.message .. tag, 'task_expiry') == 'over' then return end
+  local group = g and (groups().group_of(queue.message .. tag) or {}).group
+  if place == 'held' and limiters().holds(queue.meta, tag) then return end
+  if not group or redis.call('HGET', queue.message .. tag, 'task_expiry') == 'over' then return end
   local member = groups().ready_member(group, tag)
   if place == 'held' then
     member = groups().held_member(group, tonumber(redis.call('ZSCORE', queue.held, tag)), tag)
@@ -192,6 +194,26 @@ local function check_group(tag, place)
   if redis.call('ZSCORE', g.groups, member) then return end
   report(tag, 'not-in-group', place .. ', group ' .. string.sub(group, 1, 100))
   if repair then redis.call('ZADD', g.groups, 0, member) end
+end
+
+-- A message that waits for its limiter stands among those, and one in work has a place where the limiter counts these.
+local function check_limiter(tag, place, fields)
+  local said = is_grouped(tag) and fields[9]
+  local limiter, q = said and limiters().read(said), limiters().queue_of(queue.meta)
+  if not limiter or fields[10] == 'over' or fields[11] then return end
+  if place == 'index' and limiter.rule.concurrency then
+    local key = limiters().key_of(q, 'limiter_places', limiter)
+    if redis.call('ZSCORE', key, tag .. '\0' .. q.rest) then return end
+    report(tag, 'not-in-limiter', 'in work, limiter ' .. string.sub(limiter.id, 1, 100))
+    if repair then redis.call('ZADD', key, text(now), tag .. '\0' .. q.rest) end
+  elseif place == 'held' and not fields[12] and not limiters().holds(queue.meta, tag) then
+    report(tag, 'not-in-limiter', 'held, limiter ' .. string.sub(limiter.id, 1, 100))
+    if not repair then return end
+    local score = redis.call('ZSCORE', queue.held, tag)
+    redis.call('ZREM', queue.held, tag)
+    redis.call('ZADD', queue.ready, score, tag)
+    redis.call('ZADD', queue.wakeup, 0, 'work')
+  end
 end
 
 local function remove(hash, tag)
@@ -233,7 +255,8 @@ local function check(tag)
   -- What is in the trash alone is being freed.
   if trashed > 0 and trashed == #where then return end
   if not check_hash(hash, tag, table.concat(where, ', ')) then return end
-  local fields = redis.call('HMGET', hash, 'score', 'claim', 'owner', 'reason', 'died', 'expires', 'delay', 'rank')
+  local fields = redis.call('HMGET', hash, 'score', 'claim', 'owner', 'reason', 'died', 'expires', 'delay', 'rank',
+    'limiter', 'task_expiry', 'retried', 'group')
   local place = where[1]
   if #where == 0 then
     report(tag, 'no-place', 'in no set')
@@ -256,6 +279,7 @@ local function check(tag)
   check_life(hash, tag)
   check_expiry(tag, place, fields[6])
   check_group(tag, place)
+  check_limiter(tag, place, fields)
 end
 
 -- One that cannot be looked at, since somebody else has written there, keeps no other from it.

@@ -22,7 +22,7 @@ local function has_remains()
   return false
 end
 
-local record = redis.call('HMGET', KEYS[1], 'id', 'arguments', 'assumed', 'expires', 'declared', 'groups')
+local record = redis.call('HMGET', KEYS[1], 'id', 'arguments', 'assumed', 'expires', 'declared', 'groups', 'limiters')
 local status = 'exists'
 local ttl
 local assumes = ARGV[5] == 'assumed'
@@ -66,7 +66,7 @@ if status ~= 'differs' and redis.call('HEXISTS', KEYS[1], 'restricted') == 1 the
   redis.call('ZADD', KEYS[5], '-inf', '')
   if ttl then redis.call('PEXPIRE', KEYS[5], ttl) end
 end
-local held = record[6] and redis.call('ZCARD', (string.gsub(KEYS[1], 'meta:{', 'held:{', 1))) or 0
+local held = (record[6] or record[7]) and redis.call('ZCARD', (string.gsub(KEYS[1], 'meta:{', 'held:{', 1))) or 0
 return {
   status, record[1], record[2] or ARGV[1], redis.call('ZCARD', KEYS[2]) + held, redis.call('ZCARD', KEYS[3]), redis.call('ZCARD', KEYS[4]),
   record[5] or '',

@@ -4,6 +4,7 @@
 -- KEYS  1 trash (zset)  2 meta (hash)  3 wakeup (zset)  4 schedule_wakeup (zset)  5 consumers (zset)  6 consumer (prefix of a hash)
 --       7 heartbeats (zset, read)  8 expiry (zset)  9 with_credit (zset)  10 queue (zset)  11.. delayed (zset),
 --       messages_index (zset), dlx_outbox (zset), dead (zset), 15 held (zset)  16 groups (zset)
+-- KEYS of its own  limited (zset)  limited_until (zset)  group_times (zset)
 -- ARGV  1 only if unused (0/1)  2 only if no message is ready or delayed (0/1)  3 only if it has no record any more (0/1)  4 only if its record has this id
 --       ('' = whatever it has)  [5 for how long the record stays (ms)]
 -- Returns { 1, ready messages that went with it, was it transient (0/1), record of its events or '' }; { 0, 0, 0, '' } where a
@@ -28,7 +29,9 @@ for _, id in ipairs(consumers) do
   local record, wakeup = KEYS[6] .. id, KEYS[3] .. ':'
   redis.call('DEL', wakeup .. (redis.call('HGET', record, 'priority') or '0'), wakeup .. id, record)
 end
-redis.call('UNLINK', redis.call('HGET', KEYS[2], 'wakeup') or KEYS[3], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[8], KEYS[9], KEYS[16])
+redis.call('UNLINK', redis.call('HGET', KEYS[2], 'wakeup') or KEYS[3], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[8], KEYS[9], KEYS[16],
+  (string.gsub(KEYS[2], 'meta:{', 'limited:{', 1)), (string.gsub(KEYS[2], 'meta:{', 'limited_until:{', 1)),
+  (string.gsub(KEYS[2], 'meta:{', 'group_times:{', 1)))
 -- The process of each takes one of these, looks at the queue, and tells its consumer that it is gone; or lists it again.
 for _, id in ipairs(consumers) do redis.call('ZADD', KEYS[4], 0, id) end
 if #consumers > 0 then redis.call('PEXPIRE', KEYS[4], 10000) end

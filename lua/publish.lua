@@ -16,6 +16,7 @@
 -- No allow-oom: a full server refuses it before it writes anything. First tries of ordinary messages go by `publish_ordinary`.
 -- Bound: a fixed number of commands.
 -- @include store_ordinary
+-- @include names_limiter
 
 local record = redis.call('HMGET', KEYS[1],
   'id', 'ttl', 'next', 'message_ttl', 'limited', 'event_log', 'wakeup', 'quiet', 'ageing', 'published', 'newest',
@@ -42,7 +43,7 @@ if record[5] then
   return 'BOUNDED'
 end
 local special = staged or ARGV[9] or record[2] or record[4] or record[7] or record[8] or record[9] or record[12]
-local simple = ARGV[3] == '0' and ARGV[5] == '0' and ARGV[7] == '' and not special
+local simple = ARGV[3] == '0' and ARGV[5] == '0' and ARGV[7] == '' and not special and not names_limiter(envelope_in(ARGV[1]))
 
 -- A retry may just have staged the body anew: it is left to expire.
 if record[6] and ARGV[8] == '' then return 'NEED_METADATA' end

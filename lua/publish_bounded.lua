@@ -19,6 +19,7 @@
 -- { 'FULL', limit, its size, what it has, dead-lettered (0/1) }; { 'DROPPED', tag, how many died for it, were they kept (0/1) }.
 -- Bound: one message, 500 that it displaces, and 100 consumers where it has to wait.
 -- @include store_ordinary
+-- @include names_limiter
 -- @include limits
 
 local meta, waiting_publishers, producer, staged = KEYS[6], KEYS[12], KEYS[16], KEYS[17]
@@ -32,7 +33,8 @@ end
 
 -- RECORD of include/enqueue.lua, and what the queue's messages count for.
 local record = redis.call('HMGET', meta,
-  'id', 'ttl', 'next', 'message_ttl', 'limited', 'event_log', 'wakeup', 'quiet', 'ageing', 'published', 'newest', 'groups', 'bytes', 'expires')
+  'id', 'ttl', 'next', 'message_ttl', 'limited', 'event_log', 'wakeup', 'quiet', 'ageing', 'published', 'newest', 'groups', 'bytes', 'expires',
+  'limiters')
 if not record[1] then return 'NOQUEUE' end
 if routed_by ~= '' and (redis.call('HGET', KEYS[17], 'version') or '0') ~= routed_by then
   unstage()
@@ -53,7 +55,7 @@ end
 local max_length, max_bytes, max_pending, overflow, slow = read_limits(record[5])
 local size = max_bytes and #ARGV[1] + (staged and redis.call('HSTRLEN', staged, 'body') or 0) or 0
 local length = redis.call('ZCARD', KEYS[1]) + redis.call('ZCARD', KEYS[2])
-if record[12] then length = length + redis.call('ZCARD', (string.gsub(meta, 'meta:{', 'held:{', 1))) end
+if record[12] or record[15] then length = length + redis.call('ZCARD', (string.gsub(meta, 'meta:{', 'held:{', 1))) end
 local pending = max_pending and length + redis.call('ZCARD', KEYS[3]) or length
 local bytes = max_bytes and tonumber(record[13] or 0) or 0
 if bytes ~= 0 and length == 0 and redis.call('EXISTS', KEYS[3]) == 0 then
@@ -78,7 +80,7 @@ local slow_down = slow ~= '-' and fits and ticket == '' and most_us ~= '0' and s
 
 -- An ordinary message that fits is stored as in `publish`, without the functions further down.
 local special = staged or ARGV[11] or record[2] or record[4] or record[6] or record[7] or record[8] or record[9] or record[12]
-local simple = ARGV[3] == '0' and ARGV[5] == '0' and ARGV[7] == '' and ticket == '' and not special
+local simple = ARGV[3] == '0' and ARGV[5] == '0' and ARGV[7] == '' and ticket == '' and not special and not names_limiter(envelope_in(ARGV[1]))
 if simple and fits and not slow_down and record[5] == ARGV[8] and (overflow ~= 'block' or redis.call('EXISTS', waiting_publishers) == 0) then
   local tag = store_ordinary(meta, KEYS[1], KEYS[4], KEYS[5], producer, record, false, ARGV[1], tonumber(rank), ARGV[4], ARGV[6])
   if max_bytes and tag ~= '' then redis.call('HINCRBY', meta, 'bytes', size) end

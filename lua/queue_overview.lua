@@ -13,7 +13,7 @@
 -- @include ageing
 local now = now_ms()
 local meta = redis.call('HMGET', KEYS[1], 'id', 'ageing', 'paused', 'paused_until', 'published', 'delivered', 'rejected', 'arguments',
-  'bytes', 'groups')
+  'bytes', 'groups', 'limiters')
 local held = string.gsub(KEYS[1], 'meta:{', 'held:{', 1)
 -- Priorities, of which each has its band of scores.
 local RANKS = 256
@@ -33,10 +33,10 @@ local function look(place)
   end
 end
 look(KEYS[2])
-if meta[10] then look(held) end
+if meta[10] or meta[11] then look(held) end
 local ended = meta[4] and meta[4] ~= '0' and tonumber(meta[4]) <= now
 return {
-  meta[1] or '', redis.call('ZCARD', KEYS[2]) + (meta[10] and redis.call('ZCARD', held) or 0), redis.call('ZCARD', KEYS[3]), redis.call('ZCARD', KEYS[4]),
+  meta[1] or '', redis.call('ZCARD', KEYS[2]) + ((meta[10] or meta[11]) and redis.call('ZCARD', held) or 0), redis.call('ZCARD', KEYS[3]), redis.call('ZCARD', KEYS[4]),
   redis.call('ZCARD', KEYS[6]) + redis.call('ZCARD', KEYS[7]), #living(KEYS[8], KEYS[9], KEYS[10]),
   oldest and text(now - oldest) or '', not ended and meta[3] or '', meta[4] or '0', meta[5] or '0', meta[6] or '0',
   meta[7] or '0', meta[8] or '', meta[9] or '0',

@@ -30,6 +30,8 @@ local function make_ready(score, expires, ttl)
   groups().leave(queue.meta, tag, not redis.call('ZSCORE', queue.delayed, tag) and group)
   local held = groups().enter(queue.meta, tag, group, score, false)
   list_expiry(queue, tag, expires, ttl)
+  -- A message that waited for its limiter asks it again.
+  if group.limiter and not held then notify(queue.wakeup, queue.meta) end
   return held and group
 end
 

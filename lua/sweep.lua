@@ -31,6 +31,7 @@
 -- @include rebase
 -- @include timeouts
 -- @include tend_groups
+-- @include tend_limiters
 
 local now = now_ms()
 local lease, interval, room = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
@@ -138,8 +139,8 @@ local function clear_tags(queue, place)
 end
 
 -- A message of a group goes through all steps at once: what follows for its group looks at where its messages stand.
-local function promote_to_group(queue, tag, group, score, expires)
-  local held = groups().enter(queue.meta, tag, group, score, false)
+local function promote_to_group(queue, tag, holders, score, expires)
+  local held = groups().enter(queue.meta, tag, holders, score, false)
   if expires then
     redis.call('ZADD', queue.expiry, text(expires), tag)
     redis.call('HSET', queue.message .. tag, 'expires', text(expires))
@@ -147,7 +148,7 @@ local function promote_to_group(queue, tag, group, score, expires)
   redis.call('HDEL', queue.message .. tag, 'score', 'delay', 'ttl_ms', 'owner')
   redis.call('ZREM', queue.delayed, tag)
   log_event(queue.meta, tag, 'promoted', {})
-  if held then groups().go_on(queue.meta, group) end
+  if held then groups().go_on(queue.meta, holders) end
 end
 
 -- Deals with one that is due: it dies, or its places are added to `entries` and `expiries`, and itself to `promoted`. Returns whether
@@ -176,9 +177,9 @@ local function promote_one(queue, rules, tag, entries, expiries, promoted)
       expires = expiry_of(ttl, own, now)
       if fields[6] == 'ahead' and expires ~= own then redis.call('HDEL', hash, 'task_expiry') end
     end
-    local group = score ~= HEAD and is_grouped(tag) and groups().group_of(hash)
-    if group then
-      promote_to_group(queue, tag, group, score, expires)
+    local holders = score ~= HEAD and is_grouped(tag) and groups().group_of(hash)
+    if holders then
+      promote_to_group(queue, tag, holders, score, expires)
       return overdue
     end
     entries[#entries + 1] = score
@@ -368,6 +369,14 @@ local function tend_groups(queue)
   if reached then redis.call('HSET', queue.meta, 'tended', reached) else redis.call('HDEL', queue.meta, 'tended') end
 end
 
+-- Returns when the next limiter of the queue is due (ms), 0 where none is.
+local function pass_limiters(queue, went_back)
+  local limit = share_of_room()
+  local due, admitted = tend_limiters(queue, went_back, TENDED, limit)
+  room = room - admitted
+  return due
+end
+
 local function wake_consumers(queue, wakeup, ttl)
   if redis.call('EXISTS', queue.ready) == 0 then return end
   redis.call('ZADD', wakeup, 0, 'work')
@@ -382,11 +391,13 @@ local function sweep(queue)
   unfinished, failure = false, ''
   if room <= 0 then return answer(0, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, '') end
   if redis.call('EXISTS', queue.ready, queue.delayed, queue.index, queue.dlx_outbox, queue.dead, queue.trash, held_key(queue)) == 0 then
-    redis.call('UNLINK', queue.expiry, (string.gsub(queue.meta, 'meta:{', 'groups:{', 1)))
+    local function own(kind) return (string.gsub(queue.meta, 'meta:{', kind .. ':{', 1)) end
+    redis.call('UNLINK', queue.expiry, own('groups'), own('limited'), own('limited_until'))
     local overrun, skipped, more = alone(trim_events, queue.meta)
     return answer(more and 0 or interval, log_of(queue.meta) and 1 or 2, 0, 0, 0, 0, 0, 0, 0, overrun, skipped, 0, failure)
   end
-  local record = redis.call('HMGET', queue.meta, 'sweeper', 'lease', 'swept', 'grace', 'id', 'wakeup', 'newest', 'timeouts', 'groups')
+  local record = redis.call('HMGET', queue.meta, 'sweeper', 'lease', 'swept', 'grace', 'id', 'wakeup', 'newest', 'timeouts', 'groups',
+    'limiters')
   local leased_until, swept, grace_until = tonumber(record[2]) or 0, tonumber(record[3]) or 0, tonumber(record[4]) or 0
   if not take_over and record[1] and record[1] ~= ARGV[1] and leased_until > now and swept <= now then
     return answer(leased_until - now + 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, '')
@@ -416,6 +427,7 @@ local function sweep(queue)
   alone(clear_tags, queue, queue.dlx_outbox)
   alone(clear_tags, queue, queue.dead)
   if record[9] then alone(tend_groups, queue) end
+  local limited = record[10] and alone(pass_limiters, queue, swept > now)
   local dlx_outbox = alone(sort_dlx_outbox, queue, rules)
   local evicted = alone(trim_store, queue)
   local freed = alone(free_trash, queue)
@@ -428,6 +440,7 @@ local function sweep(queue)
       local due = next_due(key)
       if due then wait = math.min(wait, due - now) end
     end
+    if limited and limited > 0 then wait = math.min(wait, math.max(0, limited - now)) end
     local due = next_due(queue.index)
     if due then wait = math.min(wait, math.max(due, grace_until) - now) end
   end

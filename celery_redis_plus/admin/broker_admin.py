@@ -16,6 +16,7 @@ from celery_redis_plus.admin.definition_admin import DefinitionAdmin
 from celery_redis_plus.admin.diagnosis.checks import examine
 from celery_redis_plus.admin.diagnosis.examined_broker import ExaminedBroker
 from celery_redis_plus.admin.group_admin import GroupAdmin
+from celery_redis_plus.admin.limiter_admin import LimiterAdmin
 from celery_redis_plus.admin.message_admin import MessageAdmin
 from celery_redis_plus.admin.policy_admin import PolicyAdmin
 from celery_redis_plus.admin.removal import Removal
@@ -63,7 +64,7 @@ UNREADABLE: Final = "cannot be read"
 __all__ = ["UNREADABLE", "BrokerAdmin", "BrokerRefusal"]
 
 
-class BrokerAdmin(DeadLetterAdmin, DefinitionAdmin, GroupAdmin, MessageAdmin, PolicyAdmin):
+class BrokerAdmin(DeadLetterAdmin, DefinitionAdmin, GroupAdmin, LimiterAdmin, MessageAdmin, PolicyAdmin):
     """One connection to a broker, for looking and steering; use it as a context manager.
 
     Methods that take a queue's name raise QueueNotFound where there is no such queue. All raise as `CommandConnection.call` does.

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from celery_redis_plus.broker.fanout.subscriber_registry import Subscriber
     from celery_redis_plus.broker.integrity.checker import Checker
     from celery_redis_plus.broker.queues.audit import Action, Audit, AuditEntry
+    from celery_redis_plus.broker.queues.limiters import LimiterState
     from celery_redis_plus.broker.queues.listing import ListedMessage
     from celery_redis_plus.broker.queues.messages import Messages
     from celery_redis_plus.broker.queues.overview import QueueOverview
@@ -268,6 +269,24 @@ class ShardAdmin(BrokerAdmin):
         """Return the policies that apply now, by pattern: each stands in all shards."""
         found = {one.pattern: one for shard in self._shards for one in shard.policies()}
         return [found[pattern] for pattern in sorted(found)]
+
+    def limiters(self) -> list[LimiterState]:
+        """Return the limiters that were used: each shard has its own, which are added up."""
+        found: dict[str, LimiterState] = {}
+        for one in (limiter for shard in self._reached for limiter in shard.limiters()):
+            other = found.get(one.limiter)
+            found[one.limiter] = one if other is None else other.added_to(one)
+        return sorted(found.values(), key=lambda one: (-one.waiting, -one.held_s, one.limiter))
+
+    def hold_limiter(self, limiter: str, seconds: float) -> None:
+        """Hold a limiter in each shard, as `BrokerAdmin.hold_limiter`."""
+        for shard in self._shards:
+            shard.hold_limiter(limiter, seconds)
+
+    def set_limiter(self, limiter: str, rule: str | None) -> None:
+        """Set a limiter's rule in each shard, as `BrokerAdmin.set_limiter`."""
+        for shard in self._shards:
+            shard.set_limiter(limiter, rule)
 
     def set_policy(
         self, pattern: str, arguments: Mapping[str, object], reason: str, *, priority: int = 0, for_s: float | None = None

@@ -46,6 +46,8 @@ class Connections:
         self.event_log: bool | None = None
         #: Names the message group of a task that is sent, by its name and arguments.
         self.group_of: GroupOf | None = None
+        #: Rules of limiters by their names.
+        self.limiters: dict[str, str] = {}
         #: None: Celery's settings hold.
         self.ack_policies: AckPolicies | None = None
 

@@ -19,6 +19,8 @@ App = TypeVar("App", bound=Celery)
 #: How Celery finds us again when an app is unpickled in another process (pools that spawn their processes).
 FIXUP = "celery_redis_plus.integration.configure:configure_app"
 
+#: Options of a task that say what its limiter takes.
+_LIMIT_OPTIONS = ("limit_key", "limit_cost")
 #: Options of a task that say what follows an exception.
 _RETRY_OPTIONS = ("retry_on", "dead_on", "ignore_on")
 #: Those by which the broker keeps one task of some.
@@ -34,6 +36,7 @@ def configure_app(
     queue_ack_policies: Mapping[str, str] | None = None,
     revoke_removes: bool = False,
     group_of: GroupOf | None = None,
+    limiters: Mapping[str, str] | None = None,
 ) -> App:
     """Let `app` use Redis or Valkey through this package, and return it.
 
@@ -50,6 +53,8 @@ def configure_app(
       with `event_log_index`.
     - `group_of(task, args, kwargs)` names the message group of each task that is sent: a text, a whole number, or None. A header
       `x-message-group` goes first.
+    - `limiters` names limiters and their rules, such as `{"stripe": "100/s burst=20"}`, for tasks and `limit`. Without it, a
+      task's option `rate_limit` has both: `"stripe:100/s burst=20"`. See the page on limiters.
     - The result of a task with an `x-deduplication-id` that another task stands for has that task's id.
 
     It may be called more than once, before or after `config_from_object`. The user's settings always hold.
@@ -58,7 +63,8 @@ def configure_app(
         app = configure_app(Celery("shop", broker="redis://localhost:6379/0"), accept={"orders": Order})
 
     Raises:
-        OptionError: an ack policy does not exist; with the first connection, where `accept` has something that is none of these.
+        OptionError: an ack policy does not exist; a limiter's rule is none;
+            with the first connection, where `accept` has something that is none of these.
         UnsupportedVersion: this version of Celery does not fit.
     """
     connections = connections_of(app)
@@ -78,6 +84,12 @@ def configure_app(
         connections.ack_policies = AckPolicies(ack_policy, dict(queue_ack_policies or {}))
     if group_of is not None:
         connections.group_of = group_of
+    if limiters is not None:
+        from celery_redis_plus.broker.arguments.limiters import Limiter
+
+        for name, rule in limiters.items():
+            Limiter.parse(f"{name}:{rule}")
+        connections.limiters = dict(limiters)
     if revoke_removes:
         from celery_redis_plus.integration.messages import install_revoke
 
@@ -132,6 +144,10 @@ def _prepare_task(task: Any) -> None:
         from celery_redis_plus.integration.retries import prepare
 
         prepare(task)
+    if task.rate_limit is not None or any(getattr(task, name, None) is not None for name in _LIMIT_OPTIONS):
+        from celery_redis_plus.integration.task_limiters import prepare_limiter
+
+        prepare_limiter(task)
     if any(getattr(task, name, None) is not None for name in _UNIQUE_OPTIONS):
         from celery_redis_plus.integration.unique_tasks import prepare as prepare_unique
 

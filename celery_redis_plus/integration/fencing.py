@@ -26,7 +26,8 @@ def fence() -> int:
     request = task.request
     if request.is_eager:
         return token_at(time.time_ns() // 1_000_000, 1)
-    tag, _, claim = (request.properties or {}).get(TASK_FENCE, "").partition(" ")
+    tag, _, rest = (request.properties or {}).get(TASK_FENCE, "").partition(" ")
+    claim = rest.partition(" ")[0]
     # A broadcast is not claimed.
     if not int(claim or 0):
         why = "a broadcast, which every subscriber gets" if tag else "none that came over a broker of celery-redis-plus"

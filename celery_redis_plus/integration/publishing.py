@@ -192,8 +192,7 @@ def _send_task(
     # The last task of a chain has an empty one.
     if unique is not None and all(options.get(kind) is None for kind in _OF_CANVAS):
         replaces = _make_unique(options, *arguments)
-    if connections is not None and connections.group_of is not None:
-        _name_group(connections.group_of, arguments, options)
+    _name_holders(connections, arguments, options)
     duplicates: dict[str, str] = {}
     token = duplicate_tasks.set(duplicates)
     replaced = False
@@ -216,6 +215,23 @@ def _send_task(
     if unique is not None:
         result.is_duplicate, result.is_replacement = task_id is not None, replaced
     return result
+
+
+def _name_holders(connections: Connections | None, arguments: Sequence[Any], options: dict[str, Any]) -> None:
+    """Add the headers that name what may hold a task back: its limiter, and its message group."""
+    if getattr(options.get("task_type"), "crp_limiter", None) is not None:
+        _name_limiter(options, *arguments)
+    if connections is not None and connections.group_of is not None:
+        _name_group(connections.group_of, arguments, options)
+
+
+def _name_limiter(options: dict[str, Any], _: str, args: Any = None, kwargs: Any = None, *__: Any) -> None:
+    """Give a task the header that names its limiter, unless its caller has."""
+    headers = dict(options.get("headers") or {})
+    if headers.get("x-limiter") is None:
+        from celery_redis_plus.integration.task_limiters import limiter_header
+
+        options["headers"] = headers | limiter_header(options["task_type"], args, kwargs)
 
 
 def _make_unique(options: dict[str, Any], name: str, args: Any = None, kwargs: Any = None, *_: Any, **__: Any) -> bool:  # noqa: ARG001

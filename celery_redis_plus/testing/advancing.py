@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from celery_redis_plus import clock
 from celery_redis_plus.broker.dead_letters.store import DeadLetters
 from celery_redis_plus.broker.queues.delayed import list_delayed
+from celery_redis_plus.broker.queues.limiters import age_limiters
 from celery_redis_plus.broker.queues.overview import list_queues
 from celery_redis_plus.connection.scans import scan_keys
 from celery_redis_plus.connection.server_time import server_ms
@@ -44,9 +45,10 @@ NAME = "celery_redis_plus.testing"
 def advance(seconds: float, *, app: Celery | None = None) -> None:
     """Let `seconds` pass for all messages on the broker; what is due by then is ready when this returns.
 
-    Delays, retries, expiries, deduplication times, pauses, rate limits and the age of dead letters follow. Leases and heartbeats
-    do not: a living worker keeps its messages. Nor do the clocks of Python, of Celery (`celery beat`, `rate_limit`) and of
-    tracked deliveries, or the time after which an unused queue is deleted. Of a queue the first 100,000 delayed tasks follow.
+    Delays, retries, expiries, deduplication times, pauses, rate limits, limiters and the age of dead letters follow. Leases and
+    heartbeats do not: a living worker keeps its messages. Nor do the clocks of Python, of Celery (`celery beat`, `rate_limit`)
+    and of tracked deliveries, or the time after which an unused queue is deleted. Of a queue the first 100,000 delayed tasks
+    follow.
 
     Args:
         seconds: how many, over 0 and up to ten years.
@@ -67,6 +69,7 @@ def advance(seconds: float, *, app: Celery | None = None) -> None:
                 keys = session.keys.queue(queue).state_keys
                 session.commands.call(script("advance"), keys, ms, *_envelopes(session, queue, ms))
             _age_deduplication(session, ms)
+            age_limiters(session.commands, session.keys, ms)
         for _, session in shards:
             _sweep(session, list_queues(session.commands, session.keys))
 

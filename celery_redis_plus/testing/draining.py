@@ -13,6 +13,7 @@ from celery.contrib.testing.worker import start_worker, test_worker_started
 from celery.worker import state
 from kombu.asynchronous import get_event_loop, set_event_loop
 
+from celery_redis_plus.broker.queues.limiters import waiting_longer
 from celery_redis_plus.broker.queues.overview import read_overviews
 from celery_redis_plus.integration import worker_compat
 from celery_redis_plus.integration.app_broker import connected_shards
@@ -57,7 +58,8 @@ def drain(*, app: Celery | None = None, timeout: float = 10.0) -> int:
     """Run what is ready in the queues of `app`, and what that enqueues; return how many tasks this process has run.
 
     A worker of the app does it where one consumes; without one, a worker in a thread of this process, for as long as this lasts.
-    Delayed tasks stay: see `advance`. A worker in another process may still run a task that it has acked early.
+    Delayed tasks stay, and those whose limiter has no room within `timeout`: see `advance`.
+    A worker in another process may still run a task that it has acked early.
 
     Args:
         app: the app; None: the current one.
@@ -81,7 +83,7 @@ def drain(*, app: Celery | None = None, timeout: float = 10.0) -> int:
         stack.callback(signals.task_postrun.disconnect, count)
         if not any(one.consumers for one in _overviews(used, sessions)):
             stack.enter_context(running_worker(used))
-        while not _is_done(used, sessions):
+        while not _is_done(used, sessions, timeout):
             if time.monotonic() >= deadline:
                 raise AssertionError(_left(_overviews(used, sessions), timeout))
             time.sleep(INTERVAL_S)
@@ -93,17 +95,29 @@ def _overviews(app: Celery, sessions: Sequence[PublisherSession]) -> list[QueueO
     return [one for session in sessions for one in read_overviews(session.commands, session.keys, queues)]
 
 
-def _is_done(app: Celery, sessions: Sequence[PublisherSession]) -> bool:
+def _is_done(app: Celery, sessions: Sequence[PublisherSession], timeout: float) -> bool:
     """Return whether nothing was ready, held or run at one moment: between two looks that found nothing, and nothing published.
 
     Celery acks most tasks before it runs them, so that this process's own workers are asked as well.
     """
     before = _overviews(app, sessions)
-    if any(one.ready or one.unacked for one in before) or worker_compat.requests():
+    if not _is_idle(before, sessions, timeout) or worker_compat.requests():
         return False
     after = _overviews(app, sessions)
-    idle = not any(one.ready or one.unacked for one in after)
+    idle = _is_idle(after, sessions, timeout)
     return idle and [one.published for one in before] == [one.published for one in after]
+
+
+def _is_idle(found: list[QueueOverview], sessions: Sequence[PublisherSession], timeout: float) -> bool:
+    """Return whether nothing is in work, and what is ready waits for limiters for longer than `timeout`."""
+    return not any(
+        one.unacked
+        or (
+            one.ready
+            and one.ready > sum(waiting_longer(session.commands, session.keys, one.queue, timeout) for session in sessions)
+        )
+        for one in found
+    )
 
 
 def _left(found: list[QueueOverview], timeout: float) -> str:

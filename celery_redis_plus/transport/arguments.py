@@ -43,7 +43,7 @@ OPTIONS_OF_CELERY = frozenset(
 )
 #: Arguments of `celery_redis_plus.publish`, and options of a configured app's tasks, that a kombu Producer does not know.
 OF_OUR_PUBLISH = ("track", "ack_timeout")
-PASSED_ON = PROPERTIES | OPTIONS_OF_CELERY | {GROUP}
+PASSED_ON = PROPERTIES | OPTIONS_OF_CELERY | {GROUP, "x-limiter"}
 
 #: Consumer arguments that have an effect.
 CONSUMER_ARGUMENTS = ("x-priority", "x-browse", "x-filter")

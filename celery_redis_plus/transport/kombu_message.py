@@ -81,7 +81,7 @@ class Message(base.Message):
         """
         delivery = f"{self.delivery_tag} {self.claim}"
         self.properties[TASK_DELIVERY] = "" if acked_early else delivery
-        self.properties[TASK_FENCE] = delivery
+        self.properties[TASK_FENCE] = f"{delivery} {self.queue or ''}"
 
     @property
     def claim(self) -> int:

@@ -293,6 +293,12 @@ class ExchangePublisher:
         if "expiration" in properties or headers.get("expires") is not None:
             life = self._life(queue, properties, headers, body)
         deduplication = None
+        limited = "x-limiter" in headers or "x-limiter" in properties
+        if limited:
+            from celery_redis_plus.broker.arguments.limiters import check_limiter
+
+            check_limiter(headers, properties)
+            queues.ensure_swept_once(queue)
         if "x-deduplication-id" in headers:
             deduplication = deduplication_of(headers, self._connection.keys.queue(queue))
             eta = eta or delay_of(headers) or 0
@@ -304,12 +310,13 @@ class ExchangePublisher:
             life=life,
             source_message=message,
             deduplication=deduplication,
+            limited=limited,
             describe=partial(describe, headers, properties, eta_ms=eta, body_size=len(body)),
         )
         if known is not None:
             if not known.ordinary and known.arguments.groups is not None:
                 check_group(headers, properties)
-            outgoing.ordinary = known.ordinary and not (eta or life or deduplication) and len(body) <= LARGE_BODY
+            outgoing.ordinary = known.ordinary and not (eta or life or deduplication or limited) and len(body) <= LARGE_BODY
             if priority or life or outgoing.ordinary:
                 outgoing.queue_id = known.id
                 outgoing.prepare_again = partial(self._prepare_again, message, queue)

@@ -12,7 +12,8 @@ from kombu.utils import json as kombu_json
 
 #: The property of a delivered message that says which delivery its task may settle. It is of one delivery: never published.
 TASK_DELIVERY = "redisplus_delivery"
-#: The property of a delivered message from which its fencing token is made: tag and claim number. Never published, either.
+#: The property of a delivered message from which its fencing token is made: tag and claim number, then its queue.
+#: Never published, either.
 TASK_FENCE = "redisplus_fence"
 #: What marks an object that kombu's encoder has converted (`kombu/utils/json.py`).
 CONVERTED = b'"__type__"'

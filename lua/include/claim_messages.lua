@@ -28,7 +28,7 @@ local function for_flagged()
 -- @include groups
     _for_flagged = {
       is_bounded = is_bounded, size_of = size_of, release_capacity = release_capacity, log_event = log_event, set_aside = set_aside,
-      is_grouped = is_grouped, groups = groups,
+      is_grouped = is_grouped, groups = groups, limiters = limiters,
     }
   end
   return _for_flagged
@@ -47,7 +47,7 @@ local function claim_messages(q, count, ready, index, message, meta, expiry, del
     deadline = now + visibility
   end
   local at = #found > 0 and text(now)
-  local claimed, expiring, of_groups = {}, {}, false
+  local claimed, expiring, of_groups, refused = {}, {}, false, false
   local taken, passed, to_sweep = 0, 0, false
   -- Once, and not for each header.
   q = tostring(q)
@@ -60,7 +60,7 @@ local function claim_messages(q, count, ready, index, message, meta, expiry, del
     else
       passed = passed + 1
       local hash = message .. tag
-      local fields = redis.pcall('HMGET', hash, 'payload', 'claim', 'expires', 'died', 'task_expiry')
+      local fields = redis.pcall('HMGET', hash, 'payload', 'claim', 'expires', 'died', 'task_expiry', 'limiter')
       -- A key of another type is set aside as it is, and holds up no other.
       if fields.err then
         if not string.find(fields.err, 'WRONGTYPE', 1, true) then error(fields) end
@@ -93,6 +93,10 @@ local function claim_messages(q, count, ready, index, message, meta, expiry, del
         if not claim then
           for_flagged().set_aside(meta, delayed, hash, tag, score, now)
           to_sweep = true
+        elseif fields[6] and not (overdue or retried or task_expiry == 'over') and not for_flagged().limiters().takes(meta, tag, score, fields[6]) then
+          -- Its limiter holds it; it expires all the same.
+          refused = true
+          if expires then expiring[#expiring] = nil end
         else
           redis.call('HSET', hash, 'score', score, 'claim', claim, 'owner', holder, 'claimed', at)
           claimed[#claimed + 1] = deadline
@@ -146,6 +150,7 @@ local function claim_messages(q, count, ready, index, message, meta, expiry, del
   if passed > 0 and not is_plain(found[1]) and for_flagged().is_bounded(found[1]) then
     for_flagged().release_capacity(meta, passed, 0, 'claimed', now)
   end
+  if refused and for_flagged().limiters().settle(meta) > 0 then drained = false end
   if of_groups and for_flagged().groups().claimed(meta, of_groups) > 0 then drained = false end
   return taken, drained, passed
 end

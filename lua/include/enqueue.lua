@@ -5,6 +5,7 @@
 -- @include release_capacity
 -- @include log_event
 -- @include groups
+-- @include names_limiter
 
 -- KEYS of its own  task_index (prefix of a string)
 -- The fields of a queue's record that an enqueue reads. One that is no number where it should be holds up no message.
@@ -24,6 +25,13 @@ local function due_after(delay)
   return now + delay + (delay > 0 and string.sub(us, -3) ~= '000' and 1 or 0)
 end
 
+-- The fields of a message's hash that say who may hold it back.
+local function fields_of_holders(holders)
+  local fields = holders.group and { 'group', holders.group } or {}
+  if holders.limiter then fields[#fields + 1], fields[#fields + 2] = 'limiter', holders.limiter end
+  return fields
+end
+
 -- Gives the message its tag and its place: ready, or delayed until `eta` (ms since the epoch; '+ms' counts from now). Returns
 -- the tag.
 -- `record` is HMGET meta of RECORD, read anew for each message; `record.description` is what the event `published` says of the
@@ -39,9 +47,10 @@ local function enqueue(meta, ready, delayed, message, wakeup, schedule_wakeup, r
   redis.call('HSET', meta, 'published', published, 'newest', time)
   local log = not tag and record[6] and log_of(meta, record[6])
   local logged = log and is_sampled(published, log.permille)
-  local group, kept = record[12] and groups().group_in(payload), tag
-  tag = tag or new_tag(time, published, mark_of(record[5], logged, group), record[1])
-  group = is_grouped(tag) and group
+  local envelope, kept = envelope_in(payload), tag
+  local holders = (record[12] or names_limiter(envelope)) and groups().holders_in(envelope, record[12])
+  tag = tag or new_tag(time, published, mark_of(record[5], logged, holders), record[1])
+  holders = is_grouped(tag) and holders
   local hash = message .. tag
   local ttl, level = record[2], level_of(record[9])
   local ttl_ms, expires, is_task = false, false, false
@@ -49,24 +58,26 @@ local function enqueue(meta, ready, delayed, message, wakeup, schedule_wakeup, r
   -- One that expires before its time ends then.
   local due = expires and math.min(expires, eta) or eta
   local delayed_until, held = eta > now and text(due), false
-  local of_group = group and { 'group', group } or {}
+  local fields = holders and fields_of_holders(holders) or {}
   -- The place first, then the hash: a tag without a message is dropped, a message without a place would stay for ever.
   if delayed_until then
     redis.call('ZADD', delayed, delayed_until, tag)
-  elseif group then
-    held = groups().enter(meta, tag, group, rank * level + time, true)
+  elseif holders then
+    held = groups().enter(meta, tag, holders, rank * level + time, true)
   else
     redis.call('ZADD', ready, text(rank * level + time), tag)
   end
   if staged then
     local moved = redis.call('HEXISTS', staged, 'payload') == 1
     if not moved then redis.call('HSET', staged, 'payload', payload) end
-    if group then redis.call('HSET', staged, 'group', group) end
+    if holders then redis.call('HSET', staged, unpack(fields)) end
     redis.call('RENAME', staged, hash)
     redis.call('PERSIST', hash)
     if moved then
+      -- A field that is not named again is one of the others.
       redis.call('HDEL', hash, 'owner', 'failed', 'begun', 'unbegun', 'requeues', 'seen', 'retried', 'expires', 'ttl_ms', 'reason',
-        'died', 'error', 'erred', 'rank', 'task_expiry', group and 'task_expiry' or 'group')
+        'died', 'error', 'erred', 'rank', 'task_expiry', holders and holders.group and 'rank' or 'group',
+        holders and holders.limiter and 'rank' or 'limiter')
       -- Under the same tag, a number that came again would be that of an old delivery.
       if not kept then redis.call('HDEL', hash, 'claim') end
       if not delayed_until then redis.call('HDEL', hash, 'score', 'delay') end
@@ -75,9 +86,9 @@ local function enqueue(meta, ready, delayed, message, wakeup, schedule_wakeup, r
   if delayed_until then
     local score = text(rank * level + math.max(eta, time))
     if delay then
-      redis.call('HSET', hash, 'payload', payload, 'score', score, 'delay', text(delay), unpack(of_group))
+      redis.call('HSET', hash, 'payload', payload, 'score', score, 'delay', text(delay), unpack(fields))
     else
-      redis.call('HSET', hash, 'payload', payload, 'score', score, unpack(of_group))
+      redis.call('HSET', hash, 'payload', payload, 'score', score, unpack(fields))
     end
     if ttl_ms then redis.call('HSET', hash, 'ttl_ms', text(ttl_ms)) end
     if expires then redis.call('HSET', hash, 'expires', text(expires)) end
@@ -86,7 +97,7 @@ local function enqueue(meta, ready, delayed, message, wakeup, schedule_wakeup, r
     notify_sweeper(schedule_wakeup, ttl, record[3], due, now)
   else
     -- No consumer may take it now (paused, limits): who lifts that notifies.
-    redis.call('HSET', hash, 'payload', payload, unpack(of_group))
+    redis.call('HSET', hash, 'payload', payload, unpack(fields))
     if not record[8] and not held then redis.call('ZADD', record[7] or wakeup, 0, 'work') end
     local own = expires
     expires = expiry_of(ttl_ms, expires, now)
@@ -104,7 +115,7 @@ local function enqueue(meta, ready, delayed, message, wakeup, schedule_wakeup, r
   end
   -- The score of a queue with ageing does not tell the priority.
   if record[9] then redis.call('HSET', hash, 'rank', rank) end
-  if held and not kept then groups().go_on(meta, group) end
+  if held and not kept then groups().go_on(meta, holders) end
   if ttl then redis.pcall('PEXPIRE', hash, ttl) end
   -- One that keeps the tag of a time without limits is not counted out either.
   if record[5] and is_bounded(tag) and limits_bytes(record[5]) then redis.call('HINCRBY', meta, 'bytes', size_of(hash)) end

@@ -1,15 +1,19 @@
 -- @include text
 -- @include now
 -- @include ageing
+-- @include limiters
 
--- KEYS of its own  held (zset)  groups (zset)  queue (zset)  delayed (zset)  message (prefix of a hash)  wakeup (zset)
--- Message groups (docs/design/0024-groups.md). Of a queue that asks for them, only some messages of a group are admitted: ready, or with a
+-- KEYS of its own  held (zset)  groups (zset)  group_times (zset)  queue (zset)  delayed (zset)  message (prefix of a hash)  wakeup (zset)
+-- Message groups (docs/design/0023-groups.md). Of a queue that asks for them, only some messages of a group are admitted: ready, or with a
 -- consumer. The others are in `held`, tag -> place. `groups` has one member for each message of a group that is held or admitted, all with
 -- the score 0, so that they stand in the order of their bytes: the group, NUL, and
 --   h, the place in 16 digits, tag: held;   r, tag: admitted, ready or with a consumer;   u, tag: of a fair queue, with a consumer.
+-- Of a fair queue, `group_times` has for how long (ms) messages of each group were in work; '' is all of them.
 -- Members are added and removed by name, never counted up and down: doing it twice, or half, changes no count.
 
--- By the tag's character, as include/tag_flags.lua has it.
+-- What holds a message back is a table in these functions: `group`, `limiter` (include/limiters.lua), or both.
+
+-- By the tag's character, as include/tag_flags.lua has it: whether it is of a group, or has a limiter.
 local function is_grouped(tag)
   local flag = string.byte(tag, 20)
   return flag == 44 or flag == 64 or flag == 95 or flag == 43
@@ -18,12 +22,17 @@ end
 local _group_functions
 
 -- The functions, made when the first message of a group is met: each call of a script makes the functions anew that it comes by.
-local function groups()
+groups = function()
   if _group_functions then return _group_functions end
   -- Messages of a group that one call admits, and admitted ones that a message of a higher priority is compared with.
   local MOST_ADMITTED, MOST_COMPARED = 10, 10
   -- How far turns may run ahead of the clock (ms), where there are more than one a millisecond.
   local TURNS_AHEAD_MS = 1000
+  -- A group of a fair queue is noisy that has more than this share of what is in work, and so many messages of that; or more than this share
+  -- of the time (ms) that messages were in work within the last minutes. (The rule of SQS' fair queues.) It is while it has a backlog.
+  local NOISY_SHARE, NOISY_IN_WORK, NOISY_MS, REMEMBERED_MS = 0.1, 30, 1000, 300000
+  -- By how much (ms) its next message stands behind those of others that come meanwhile.
+  local STANDS_BACK_MS = 10000
   -- Bytes of a group that tell it from others.
   local LONGEST_GROUP = 256
   local known = {}
@@ -40,7 +49,7 @@ local function groups()
       g = {
         concurrency = tonumber(concurrency), width = tonumber(width), strict = order == 'strict', ageing = record[2],
         newest = record[3], quiet = record[5], ready = prefix .. 'queue:' .. rest, held = prefix .. 'held:' .. rest,
-        groups = prefix .. 'groups:' .. rest, index = prefix .. 'messages_index:' .. rest, delayed = prefix .. 'delayed:' .. rest,
+        groups = prefix .. 'groups:' .. rest, times = prefix .. 'group_times:' .. rest, index = prefix .. 'messages_index:' .. rest, delayed = prefix .. 'delayed:' .. rest,
         message = prefix .. 'message:' .. rest .. ':', wakeup = record[4] or prefix .. 'wakeup:' .. rest, meta = meta,
         turn = tonumber(record[7]) or 0,
       }
@@ -51,23 +60,31 @@ local function groups()
     return g
   end
 
-  -- The group that a stored message names in its headers or properties; false without one. A text within JSON has its quotes escaped, so
-  -- that only a name of a field matches.
-  local function group_in(payload)
-    local envelope = string.match(payload, '^[^\n]*')
-    local text_at = select(2, string.find(envelope, '"x%-message%-group": ?"'))
-    if not text_at then return string.match(envelope, '"x%-message%-group": ?(%-?%d+)') or false end
-    local group = string.match(envelope, '^[^"\\]*', text_at + 1)
-    local ended = text_at + #group + 1
+  -- The text of a header or property of a stored message, or its whole number; false without one. `quoted` is its name as a pattern. A text
+  -- within JSON has its quotes escaped, so that only a name of a field matches.
+  local function header_in(envelope, quoted)
+    local text_at = select(2, string.find(envelope, '"' .. quoted .. '": ?"'))
+    if not text_at then return string.match(envelope, '"' .. quoted .. '": ?(%-?%d+)') or false end
+    local said = string.match(envelope, '^[^"\\]*', text_at + 1)
+    local ended = text_at + #said + 1
     if string.sub(envelope, ended, ended) ~= '"' then
       -- It has escaped characters.
       while ended <= #envelope and string.sub(envelope, ended, ended) ~= '"' do
         ended = ended + (string.sub(envelope, ended, ended) == '\\' and 2 or 1)
       end
       local fine, decoded = pcall(cjson.decode, '[' .. string.sub(envelope, text_at, ended) .. ']')
-      group = fine and type(decoded[1]) == 'string' and string.gsub(decoded[1], '%z', ' ') or ''
+      said = fine and type(decoded[1]) == 'string' and string.gsub(decoded[1], '%z', ' ') or ''
     end
-    return group ~= '' and string.sub(group, 1, LONGEST_GROUP)
+    return said ~= '' and said
+  end
+
+  -- What a stored message names in its headers or properties: its group, where its queue has groups, and its limiter; false without both.
+  local function holders_in(envelope, has_groups)
+    local group = has_groups and header_in(envelope, 'x%-message%-group')
+    local limiter = string.find(envelope, '"x-limiter"', 1, true) and header_in(envelope, 'x%-limiter')
+    if limiter and not limiters().read(limiter) then limiter = false end
+    if not group and not limiter then return false end
+    return { group = group and string.sub(group, 1, LONGEST_GROUP), limiter = limiter }
   end
 
   local function held_member(group, place, tag)
@@ -99,8 +116,8 @@ local function groups()
   -- Whether a message whose tag is in `held` does wait there: a script that failed may have left the tag behind. Returns its field `rank`,
   -- '' without one; false where it does not.
   local function is_held(g, tag)
-    local fields = redis.pcall('HMGET', g.message .. tag, 'group', 'owner', 'rank', 'died')
-    if fields.err or not fields[1] then
+    local fields = redis.pcall('HMGET', g.message .. tag, 'group', 'owner', 'rank', 'died', 'limiter')
+    if fields.err or not (fields[1] or fields[5]) then
       redis.call('HINCRBY', g.meta, 'vanished', 1)
       return false
     elseif fields[4] then
@@ -121,6 +138,23 @@ local function groups()
     return g.turn
   end
 
+  -- Whether a group of a fair queue takes more than its share, and has a message waiting behind the one that is admitted.
+  local function is_noisy(g, group)
+    if not g.width or g.ageing or redis.call('ZLEXCOUNT', g.groups, '[' .. group .. '\0h', '(' .. group .. '\0i') < 2 then return false end
+    local all = tonumber(redis.call('ZSCORE', g.times, '') or 0)
+    if all >= NOISY_MS and tonumber(redis.call('ZSCORE', g.times, group) or 0) > NOISY_SHARE * all then return true end
+    local in_work = redis.call('ZLEXCOUNT', g.groups, '[' .. group .. '\0u', '(' .. group .. '\0v')
+    return in_work >= NOISY_IN_WORK and in_work > NOISY_SHARE * redis.call('ZCARD', g.index)
+  end
+
+  -- Counts the time that a message of a fair queue was with its consumer.
+  local function count_time(g, group, claimed)
+    local ms = now_ms() - (tonumber(claimed) or math.huge)
+    if ms <= 0 then return end
+    redis.call('ZINCRBY', g.times, text(ms), group)
+    if redis.call('ZINCRBY', g.times, text(ms), '') == text(ms) then redis.call('PEXPIRE', g.times, text(REMEMBERED_MS)) end
+  end
+
   -- Admits what the group has room for, `MOST_ADMITTED` messages at most. Each stands behind all that are ready in its priority: groups
   -- have turns. Returns how many it admitted.
   local function admit(g, group)
@@ -131,7 +165,7 @@ local function groups()
       local place = redis.call('ZSCORE', g.held, tag)
       local rank = place and is_held(g, tag)
       if rank then
-        local score = rank_of(tonumber(place), rank) * level_of(g.ageing) + next_turn(g)
+        local score = rank_of(tonumber(place), rank) * level_of(g.ageing) + next_turn(g) + (is_noisy(g, group) and STANDS_BACK_MS or 0)
         redis.call('ZADD', g.groups, 0, ready_member(group, tag))
         redis.call('ZADD', g.ready, text(score), tag)
         admitted = admitted + 1
@@ -173,10 +207,10 @@ local function groups()
   -- Gives a message whose time has come its place: ready, at `score`, or held. Returns whether it is held; the caller then sees to it that
   -- its hash has `group`, and calls `go_on`. `new`: it cannot have a place already. `moved`: it comes from another shard, perhaps behind
   -- messages that were published later.
-  local function enter(meta, tag, group, score, new, moved)
-    local g = read(meta)
+  local function enter(meta, tag, holders, score, new, moved)
+    local g, group = read(meta), holders.group
     score = tonumber(score)
-    if not g then
+    if not g or not group then
       local ready = string.gsub(meta, 'meta:{', 'queue:{', 1)
       redis.call('ZADD', ready, text(score), tag)
       return false
@@ -201,35 +235,48 @@ local function groups()
   end
 
   -- What follows for a group when a message of it was held: nothing, unless it has got room by a change of its settings.
-  local function go_on(meta, group)
-    local g = read(meta)
-    if g then admit(g, group) end
+  local function go_on(meta, holders)
+    local g = holders.group and read(meta)
+    if g then admit(g, holders.group) end
   end
 
-  -- Takes a message out of its group, whose next one is admitted. The message's hash may be gone; `place` is its score in `held`, where it is
-  -- not there any more.
-  local function leave(meta, tag, group, place)
-    local g = group and read(meta)
-    if not g then return end
-    place = place or redis.call('ZSCORE', g.held, tag)
-    if place then
-      redis.call('ZREM', g.held, tag)
-      redis.call('ZREM', g.groups, held_member(group, tonumber(place), tag))
+  -- Takes a message out of its group, whose next one is admitted, and gives back what it has of its limiter. The message's hash may be gone;
+  -- `place` is its score in `held`, where it is not there any more.
+  local function leave(meta, tag, holders, place)
+    local g = holders and holders.group and read(meta)
+    if not g and not (holders and holders.limiter) then return end
+    local held = limiters().queue_of(meta).held
+    local stands = not place and redis.call('ZSCORE', held, tag)
+    place = place or stands
+    if stands then redis.call('ZREM', held, tag) end
+    if holders.limiter then
+      limiters().forget(meta, tag, holders.limiter, place)
+      limiters().give_back(meta, tag, holders.limiter)
     end
+    if not g then return end
+    local group = holders.group
+    if place then redis.call('ZREM', g.groups, held_member(group, tonumber(place), tag)) end
+    if g.width and holders.claimed then count_time(g, group, holders.claimed) end
     if redis.call('ZREM', g.groups, ready_member(group, tag), unacked_member(group, tag)) > 0 then admit(g, group) end
   end
 
-  -- The group of a stored message; false where it has none.
+  -- The group and the limiter of a stored message, and since when its consumer has it; false where it has neither.
   local function group_of(hash)
-    local group = redis.pcall('HGET', hash, 'group')
-    return type(group) == 'string' and group
+    local fields = redis.pcall('HMGET', hash, 'group', 'limiter', 'claimed', 'owner')
+    return not fields.err and (fields[1] or fields[2]) and { group = fields[1], limiter = fields[2], claimed = fields[4] and fields[3] }
+  end
+
+  local function holders_of(meta, tag)
+    return group_of(limiters().queue_of(meta).message .. tag)
   end
 
   -- A message that was with a consumer is ready again.
   local function return_to_group(meta, tag)
-    local g = read(meta)
-    local group = g and group_of(g.message .. tag)
-    if not group then return end
+    local holders = holders_of(meta, tag)
+    if not holders then return end
+    if holders.limiter then limiters().give_back(meta, tag, holders.limiter) end
+    local g, group = read(meta), holders.group
+    if not g or not group then return end
     redis.call('ZADD', g.groups, 0, ready_member(group, tag))
     redis.call('ZREM', g.groups, unacked_member(group, tag))
     -- One of a higher priority may have come meanwhile.
@@ -240,10 +287,25 @@ local function groups()
     redis.call('ZREM', g.groups, held_member(group, tonumber(place), first))
   end
 
+  -- A message that waits for its limiter has no place in its group, unless the queue is strict about the order. Returns how many of the
+  -- group were admitted.
+  local function give_place(meta, tag)
+    local g = read(meta)
+    local holders = g and not g.strict and holders_of(meta, tag)
+    local group = holders and holders.group
+    if group and redis.call('ZREM', g.groups, ready_member(group, tag), unacked_member(group, tag)) > 0 then return admit(g, group) end
+    return 0
+  end
+
   -- A message that was with a consumer waits for a time: others of its group go on, unless the queue is strict about their order.
   local function step_aside(meta, tag)
-    local g = read(meta)
-    if g and not g.strict then leave(meta, tag, group_of(g.message .. tag)) end
+    local g, holders = read(meta), holders_of(meta, tag)
+    if not holders then return end
+    if g and not g.strict then
+      leave(meta, tag, holders)
+    elseif holders.limiter then
+      limiters().give_back(meta, tag, holders.limiter)
+    end
   end
 
   -- Messages have gone to a consumer: in a fair queue the next of their groups are admitted. Returns how many.
@@ -252,9 +314,9 @@ local function groups()
     if not g or not g.width then return 0 end
     local admitted, turns = 0, {}
     for _, tag in ipairs(tags) do
-      local group = group_of(g.message .. tag)
+      local group = (group_of(g.message .. tag) or {}).group
       if group then
-        if g.concurrency then redis.call('ZADD', g.groups, 0, unacked_member(group, tag)) end
+        redis.call('ZADD', g.groups, 0, unacked_member(group, tag))
         redis.call('ZREM', g.groups, ready_member(group, tag))
         turns[#turns + 1] = group
       end
@@ -264,8 +326,8 @@ local function groups()
   end
 
   _group_functions = {
-    group_in = group_in, enter = enter, go_on = go_on, leave = leave, group_of = group_of, return_to_group = return_to_group,
-    step_aside = step_aside, claimed = claimed, read = read, admit = admit, has_room = has_room, next_held = next_held,
+    holders_in = holders_in, enter = enter, go_on = go_on, leave = leave, group_of = group_of, return_to_group = return_to_group,
+    step_aside = step_aside, give_place = give_place, claimed = claimed, read = read, admit = admit, has_room = has_room, next_held = next_held,
     is_held = is_held,
     ready_member = ready_member, unacked_member = unacked_member, held_member = held_member,
   }

@@ -6,9 +6,9 @@ local function is_sampled(published, permille)
   return published % 4294967296 * 919 % 1000 < permille
 end
 
--- The mark of a message whose queue has `limits`, or none, whose events are `logged`, and that is of a `group`.
-local function mark_of(limits, logged, group)
-  if group then return limits and (logged and '+' or '@') or (logged and '_' or ',') end
+-- The mark of a message whose queue has `limits`, or none, whose events are `logged`, and that has `holders`: a group, or a limiter.
+local function mark_of(limits, logged, holders)
+  if holders then return limits and (logged and '+' or '@') or (logged and '_' or ',') end
   if limits then return logged and '=' or '~' end
   return logged and '-' or '.'
 end

@@ -11,7 +11,9 @@ local function stands(g, kind, group, member, tag)
     local place = redis.call('ZSCORE', g.held, tag)
     return place and groups().held_member(group, tonumber(place), tag) == member
   end
-  return redis.call('ZSCORE', g.ready, tag) or redis.call('ZSCORE', g.index, tag) or redis.call('ZSCORE', g.delayed, tag)
+  if redis.call('ZSCORE', g.ready, tag) or redis.call('ZSCORE', g.index, tag) or redis.call('ZSCORE', g.delayed, tag) then return true end
+  -- Where the order of groups is strict.
+  return limiters().holds(g.meta, tag)
 end
 
 -- Calls `found(group, member, tag)` for members of up to `most` groups behind the group `from` (false = the first) that stand for nothing, and

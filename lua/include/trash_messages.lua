@@ -40,7 +40,9 @@ local function empty_trash(trash, message, meta, limit, now, event_log)
         freed = freed + 1
         bytes = bytes + size
       end
-      if group and not deleted then groups().leave(meta, tag, group, redis.call('ZSCORE', set, tag)) end
+      -- The groups of a queue that was deleted have gone with it.
+      if group and deleted then group = group.limiter and { limiter = group.limiter } end
+      if group then groups().leave(meta, tag, group, redis.call('ZSCORE', set, tag)) end
       tell_tracked(track, tag, 'gone')
       log_event(meta, tag, 'purged', { reason = deleted and 'queue_deleted' or nil })
     end

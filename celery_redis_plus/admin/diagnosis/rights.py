@@ -34,7 +34,7 @@ _ARGUMENTS: Final = {
     "smembers type unlink xinfo|stream xlen zcard zrandmember",
     2: "append client|setinfo copy hdel hexists hget hmget hscan hstrlen lindex lpos lpush pexpire rename sadd set setnx srem "
     "wait xdel zrank zrem zscan zscore",
-    3: "hincrby hset hsetnx lrange lrem xrange xrevrange xtrim zadd zcount zlexcount zrange zrangebyscore "
+    3: "hincrby hset hsetnx lrange lrem xrange xrevrange xtrim zadd zcount zincrby zlexcount zrange zrangebyscore "
     "zremrangebyrank zremrangebyscore zrevrange",
     4: "xadd",
 }

@@ -44,6 +44,9 @@ def causes(facts: Facts, *, silent_s: float) -> Iterator[Cause]:
     elif facts.place == "held":
         yield _held(facts)
         yield from (*_shut(facts), *_limits(facts), *_takers(facts, silent_s))
+    elif facts.place == "limited":
+        yield _limited(facts)
+        yield from (*_shut(facts), *_limits(facts), *_takers(facts, silent_s))
     elif facts.place == "delayed":
         yield from _delayed(facts)
     elif facts.place == "claimed":
@@ -71,6 +74,16 @@ def _held(facts: Facts) -> Cause:
     if facts.arguments is not None and facts.arguments.group_concurrency is not None:
         text += f" (x-group-concurrency {facts.arguments.group_concurrency:,})"
     return Cause("group", text, values)
+
+
+def _limited(facts: Facts) -> Cause:
+    """Return for which limiter a message waits."""
+    text = f"it waits for limiter {visible(facts.limiter)!r}, behind {facts.limited_before:,} of its queue"
+    until = facts.limited_until or None
+    if until is not None:
+        text += f"; that is looked at again at {utc(until)}"
+    values = {"limiter": facts.limiter, "before": facts.limited_before, "looked_at": until and time_of_ms(until)}
+    return Cause("limiter", text, values)
 
 
 def _shut(facts: Facts) -> Iterator[Cause]:

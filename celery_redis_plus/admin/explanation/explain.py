@@ -121,7 +121,7 @@ def _of_task(messages: Messages, found: MessageInfo) -> list[Cause]:
 
 def _turn(facts: Facts, rate: Rate | None) -> tuple[float | None, str]:
     """Return when the message is delivered, if nothing comes before it."""
-    if facts.place not in ("ready", "held", "delayed"):
+    if facts.place not in ("ready", "held", "limited", "delayed"):
         return None, ""
     until = facts.of_queue("paused_until")
     if not facts.live or (facts.is_paused and not until):
@@ -132,6 +132,9 @@ def _turn(facts: Facts, rate: Rate | None) -> tuple[float | None, str]:
         return None, f"not before {span(max(earliest_s, 0.0))} from now, and then behind what is ready before it"
     if facts.place == "held":
         return None, "when its group has its turn, or has less in work"
+    if facts.place == "limited":
+        earliest_s = max(earliest_s, (facts.limited_until - facts.now_ms) / 1000)
+        return None, f"not before {span(earliest_s)} from now, and behind those that wait for its limiter"
     return _at_rate(facts, earliest_s, rate)
 
 

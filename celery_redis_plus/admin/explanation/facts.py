@@ -29,7 +29,7 @@ OF_QUEUE: Final = (
 #: The first values of the reply.
 _HEAD: Final = (
     *("place", "now", "score", "before", "higher", "ready", "delayed", "unacked", "consumers", "processes"),
-    *("group", "held_before", "admitted"),
+    *("group", "held_before", "admitted", "limiter", "limited_until", "limited_before"),
 )
 
 
@@ -39,7 +39,8 @@ class Facts:
 
     Attributes:
         found: what `MessageSearch.find` tells of the message.
-        place: `ready`, `held` (ready, and kept back by its group), `delayed`, `claimed`, `forwarded` (on its way to the
+        place: `ready`, `held` (ready, and kept back by its group), `limited` (ready, and waits for
+            its limiter), `delayed`, `claimed`, `forwarded` (on its way to the
             dead-letter exchange), `dead`, '' where it is gone.
         now_ms: when it was read.
         score_ms: delayed: when it is due; claimed: when its lease ends.
@@ -50,6 +51,9 @@ class Facts:
         group: its message group, where its queue has groups; else ''.
         held_before: messages of its group that are held before it.
         admitted: messages of its group that are ready or with consumers.
+        limiter: its limiter, where it waits for it, as its header names it; else ''.
+        limited_until: when its queue looks at that limiter again, ms since the epoch.
+        limited_before: messages of its queue that wait for it before this one.
         message, queue: fields of the message, and of its queue's record, as texts.
         arguments: those of the queue; None where it has no record.
         consumers: the queue's live consumers, read a moment later.
@@ -70,6 +74,9 @@ class Facts:
     group: str
     held_before: int
     admitted: int
+    limiter: str
+    limited_until: int
+    limited_before: int
     message: dict[str, str]
     queue: dict[str, str]
     arguments: QueueArguments | None
@@ -138,6 +145,9 @@ def read_facts(commands: CommandConnection, keys: Keys, found: MessageInfo, hold
         group=head["group"],
         held_before=stored_number(head["held_before"]),
         admitted=stored_number(head["admitted"]),
+        limiter=head["limiter"],
+        limited_until=stored_number(head["limited_until"]),
+        limited_before=stored_number(head["limited_before"]),
         message=message,
         queue=queue,
         arguments=_arguments(queue["arguments"]),

@@ -110,7 +110,7 @@ class Checker:
     def _check_queue(self, name: str) -> Iterator[Violation]:
         keys = self._keys.queue(name)
         sets = (keys.delayed, keys.index, keys.expiry, keys.dlx_outbox, keys.dead, keys.trash, keys.held, keys.groups)
-        own = (keys.meta, keys.wakeup, keys.schedule_wakeup, keys.ready, keys.consumers, *sets)
+        own = (keys.meta, keys.wakeup, keys.schedule_wakeup, keys.ready, keys.consumers, *sets, keys.limited, keys.limited_until)
         reply = self._commands.call(script("check_queue"), (*own, *keys.living[1:]), int(self._repair), UNSWEPT_MS)
         for number, rule, detail in _threes(reply):
             yield self._violation(rule, name, own[number - 1], detail)
@@ -152,14 +152,14 @@ class Checker:
                     break
 
     def _check_groups(self, name: str) -> Iterator[Violation]:
-        meta, behind = self._keys.queue(name).meta, b""
-        while True:
-            reply = self._commands.call(script("check_groups"), [meta], int(self._repair), behind, self._batch)
-            for tag, rule, detail in _threes(reply[1:]):
-                yield self._violation(rule, name, tag or detail, detail)
-            behind = reply[0]
-            if not behind:
-                return
+        meta = self._keys.queue(name).meta
+        for looks in ("check_groups", "check_limiters"):
+            behind, is_done = b"", False
+            while not is_done:
+                reply = self._commands.call(script(looks), [meta], int(self._repair), behind, self._batch)
+                for tag, rule, detail in _threes(reply[1:]):
+                    yield self._violation(rule, name, tag or detail, detail)
+                behind, is_done = reply[0], not reply[0]
 
     def _check_messages(self, name: str, tags: Iterable[bytes]) -> Iterator[Violation]:
         tags = list(tags)

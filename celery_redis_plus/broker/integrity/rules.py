@@ -43,6 +43,13 @@ RULES: dict[str, Rule] = {
     ),
     "group-member-without-message": Rule("a group counts a message that is not there, and others wait for it", "it is forgotten"),
     "group-with-room": Rule("a message is held, though its group has room for it", "it is made ready"),
+    "not-in-limiter": Rule(
+        "a message waits for its limiter, or has a place of it, and the limiter does not know: it would wait for ever, or too "
+        "many would be in work",
+        "one that waits is made ready, one in work gets its place",
+    ),
+    "limiter-member-without-message": Rule("a limiter has a message waiting that is not there", "it is forgotten"),
+    "limiter-without-time": Rule("messages wait for a limiter that nothing looks at", "it is looked at"),
     "no-wakeup": Rule("a queue has ready messages and idle consumers, and nothing will wake them", "one is notified"),
     "never-delivered": Rule(
         "a message is ready in the reserved queue of undelivered messages, which has no consumer",

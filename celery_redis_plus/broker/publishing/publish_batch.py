@@ -69,7 +69,7 @@ class BatchPublisher:
 
     def takes(self, message: Outgoing) -> bool:
         """Return whether a message can be published in a batch: one that is due at once, and has nothing that needs a look."""
-        return not (message.eta or message.life or message.deduplication or len(message.body) > LARGE_BODY)
+        return not (message.eta or message.life or message.deduplication or message.limited or len(message.body) > LARGE_BODY)
 
     def publish(self, batch: Sequence[M]) -> tuple[list[M], Exception | None]:
         """Put messages into their queues, in one write, those of a queue in their order.

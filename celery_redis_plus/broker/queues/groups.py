@@ -63,7 +63,7 @@ class GroupState:
     Attributes:
         group: its name.
         held: messages that wait for their group's turn.
-        admitted: messages that are ready or with consumers; of a queue with `x-fair` alone, ready ones.
+        admitted: messages that are ready or with consumers.
         rule: what holds for it in place of the queue's arguments; None without one.
     """
 

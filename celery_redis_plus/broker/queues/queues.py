@@ -451,8 +451,13 @@ class Queues:
         The queue lives for `life_ms` at least, unless somebody uses it longer.
         """
         keys = self._keys.queue(name)
-        # The trash is not used, and may hold what an earlier, lasting queue has left. A transient queue has no groups.
-        others = [key for key in keys.structure() if key not in {keys.meta, keys.trash, keys.held, keys.groups}]
+        # The trash is not used, and may hold what an earlier, lasting queue has left. A transient queue has no groups;
+        # the script knows the keys of limiters.
+        others = [
+            key
+            for key in keys.structure()
+            if key not in {keys.meta, keys.trash, keys.held, keys.groups, keys.limited, keys.limited_until}
+        ]
         extend = script("extend_queue_ttl")
         return int(self._commands.call(extend, [keys.meta, keys.message, *others], page, FREED_A_CALL, life_ms))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import kombu
 import pytest
 
@@ -276,3 +278,38 @@ def test_a_large_message_of_a_group_is_held_too(channel):
     assert get(channel, 1) == [None]
     first.ack()
     assert get(channel, 1) == ["second"]
+
+
+def test_a_group_that_takes_most_of_the_time_stands_behind_others_that_come(channel, redis_client):
+    declare(channel, "q", arguments=FAIR)
+    fill(channel, "n1", "n2", "n3", "n4")
+    redis_client.zadd(KEYS.group_times, {"n": 900, "": 1000})
+    channel.basic_get("q").ack()
+    fill(channel, "q1")
+    # Of the noisy group one was ready before the quiet one came, and goes behind it.
+    assert get(channel, 3) == ["q1", "n2", "n3"]
+    fill(channel, "q2")
+    # Without a backlog it is quiet again.
+    assert get(channel, 2) == ["n4", "q2"]
+
+
+def test_a_group_with_most_of_what_is_in_work_stands_behind_others_that_come(channel):
+    declare(channel, "q", arguments=FAIR)
+    fill(channel, *(f"n{number}" for number in range(35)))
+    assert get(channel, 31)[-1] == "n30"
+    fill(channel, "q1")
+    assert get(channel, 1) == ["q1"]
+
+
+def test_a_groups_time_is_what_its_messages_were_in_work(channel, redis_client):
+    declare(channel, "q", arguments=FAIR)
+    fill(channel, "n1", "q1")
+    first, second = channel.basic_get("q"), channel.basic_get("q")
+    time.sleep(0.02)
+    first.ack()
+    second.ack()
+    wait_until(lambda: redis_client.zcard(KEYS.groups) == 0)
+    times = dict(redis_client.zrange(KEYS.group_times, 0, -1, withscores=True))
+    assert times[b"n"] >= 20
+    assert times[b""] == times[b"n"] + times[b"q"]
+    assert 0 < redis_client.pttl(KEYS.group_times) <= 300_000

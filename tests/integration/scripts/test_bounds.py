@@ -196,6 +196,10 @@ CALLS: dict[str, Callable[[workshop.Workshop], Any]] = {
     "check_groups": lambda shop: shop.run("check_groups", [shop.q.meta], 1, "", 100),
     "list_groups": lambda shop: shop.run("list_groups", [shop.q.meta], "", 200),
     "set_group": lambda shop: shop.run("set_group", [shop.q.meta], "g0", '{"paused": true}', 100),
+    "check_limiters": lambda shop: shop.run("check_limiters", [shop.q.meta], 1, "", 100),
+    "list_limiters": lambda shop: shop.run("list_limiters", [shop.keys.limiters], 0, 100),
+    "set_limiter": lambda shop: shop.run("set_limiter", [shop.keys.limiter_rules], "a", 60_000, "1/s", 9),
+    "take_limiter": lambda shop: shop.run("take_limiter", [shop.keys.limiter_rules], "a:1/s", "x", 0),
     "check_queue": lambda shop: shop.run(
         "check_queue",
         [

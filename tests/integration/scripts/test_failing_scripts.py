@@ -318,13 +318,16 @@ SCENARIOS: dict[str, list[Scenario]] = {
             arguments={"x-group-concurrency": 3},
         )
     ],
+    "set_limiter": [Scenario(lambda shop: shop.run("set_limiter", [shop.keys.limiter_rules], "a", 60_000, "1/s", 9))],
+    "take_limiter": [Scenario(lambda shop: shop.run("take_limiter", [shop.keys.limiter_rules], "a:1/s", "x", 0))],
     "declare": [Scenario(lambda shop: shop.declare("new"))],
     "bind": [Scenario(lambda shop: shop.run("bind", [shop.keys.binding("e")], "bind", "a", "b"))],
 }
 #: They touch no message, and nothing that a message needs: counters, wakeups, lists, broadcasts, tracked deliveries.
 NO_MESSAGES = {
     "finish_move", "write_policy", "hold_raise", "release_raise", "close_place",
-    "record_error", "own_queue", "log_failed", "check_consumers", "tombstone_queues", "check_groups", "check_messages",
+    "record_error", "own_queue", "log_failed", "check_consumers", "tombstone_queues", "check_groups",
+    "check_limiters", "check_messages",
     "check_queue",
     "commit_events", "increment_counters", "declare_exchange", "next_queue_id", "add_to_queue_set", "database_id",
     "heartbeat_fanout", "leave_wait_queue", "publish_fanout", "publish_fanout_bounded",
@@ -334,12 +337,14 @@ NO_MESSAGES = {
     # Moves times, in tests of applications only.
     "advance",
 }  # fmt: skip
-#: Arguments of queues with groups; all messages are of one group.
+#: Arguments of queues with groups; all messages are of one group. Or the limiter that all messages have.
 GROUPS = {
     "concurrency": {"x-group-concurrency": 3},
     "strict": {"x-group-concurrency": 3, "x-group-order": "strict"},
     "fair": {"x-fair": True},
     "both": {"x-fair": True, "x-group-concurrency": 3},
+    "limiter": {"limiter": "a:concurrency=3"},
+    "bucket": {"limiter": "a:1/s burst=4"},
 }
 #: Scripts that deal with the messages of one queue, and so with their groups.
 OF_GROUPS = (
@@ -372,10 +377,13 @@ def test_a_script_that_fails_at_any_write_strands_and_doubles_nothing(shop, name
 
 
 @pytest.mark.sample(15)
-@pytest.mark.parametrize("kind", ["both", *(pytest.param(kind, marks=pytest.mark.weekly) for kind in GROUPS if kind != "both")])
+@pytest.mark.parametrize(
+    "kind",
+    ["both", "limiter", *(pytest.param(kind, marks=pytest.mark.weekly) for kind in GROUPS if kind not in {"both", "limiter"})],
+)
 @pytest.mark.parametrize(("name", "number"), [case for case in CASES if case[0] in OF_GROUPS])
 def test_a_script_that_fails_at_any_write_leaves_the_groups_in_order(shop, name, number, kind):
-    if "drop-head" in SCENARIOS[name][number].arguments.values():
+    if "limiter" not in GROUPS[kind] and "drop-head" in SCENARIOS[name][number].arguments.values():
         pytest.skip("refused for a queue with groups")
     fails_at_each_write(shop, name, number, GROUPS[kind])
 
@@ -394,7 +402,8 @@ def fails_at_each_write(shop, name, number, of_groups):
         one.recover()
         found = one.found()
         where = f"{name}[{number}], failing at write {at}"
-        assert one.run("check_groups", [one.q.meta], 0, "", 100) == [b""], where
+        for look in ("check_groups", "check_limiters"):
+            assert one.run(look, [one.q.meta], 0, "", 100) == [b""], where
         wrong = violations(one.client, one.keys)
         assert [text for text in wrong if not (scenario.staged and "has a TTL" in text)] == [], where
         assert [body for body in before - gone if found[body] != 1] == [], where

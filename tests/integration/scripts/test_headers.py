@@ -28,7 +28,7 @@ MAY_BE_REFUSED = {
 READ_ONLY = {
     "count_consumers", "counters", "list_consumers", "list_messages", "list_overdue", "list_subscribers", "find_message",
     "queue_overview", "check_rights", "search_messages",
-    "explain_message", "list_groups",
+    "explain_message", "list_groups", "list_limiters",
 }  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -117,12 +118,14 @@ class Workshop:
         #: The claims of the message(s) that are held.
         self.held: list[Claimed] = []
 
-    def fill(self, **arguments: Any) -> None:
-        """Put two messages into each place of `q`."""
+    def fill(self, limiter: str = "", **arguments: Any) -> None:
+        """Put two messages into each place of `q`; all have the `limiter`."""
         self.declare("q", **arguments)
         self.declare("d")
         if arguments.keys() & {"x-group-concurrency", "x-fair"}:
             self.envelope = b'{"headers":{"x-message-group":"g"}}'
+        if limiter:
+            self.envelope = json.dumps({"headers": {"x-limiter": limiter}}).encode()
         self.publish(b"dead1", b"dead2")
         self.acknowledger.settle(self.holding(self.claim()), Settlement.REJECT)
         self.publish(b"held1", b"held2")

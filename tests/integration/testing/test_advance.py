@@ -91,3 +91,20 @@ def test_a_queue_is_consistent_afterwards(app, add, redis_client):
 def test_an_impossible_time_is_refused(app, seconds):
     with pytest.raises(InvalidArgument, match="'seconds' of advance is"):
         advance(seconds)
+
+
+@pytest.mark.parametrize("rule", ["1/h burst=1", "1/h window"])
+def test_a_limiter_has_room_when_its_time_has_passed(rule, app):
+    ran = []
+
+    @app.task(name="limited", rate_limit=f"a:{rule}", shared=False)
+    def limited(number):
+        ran.append(number)
+
+    for number in range(3):
+        limited.delay(number)
+    drain()
+    for expected in ([0], [0, 1], [0, 1, 2]):
+        assert ran == expected
+        advance(3600)
+        drain()

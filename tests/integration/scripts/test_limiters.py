@@ -1,0 +1,82 @@
+"""Limiters when the server's clock steps, in a transient queue, and with costs over a smaller bucket."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from celery_redis_plus.broker.arguments.queue_arguments import QueueArguments
+
+
+@pytest.fixture
+def queue(shop):
+    one = shop()
+    one.declare("q")
+    return one
+
+
+def publish(shop, limiter, *bodies):
+    shop.envelope = json.dumps({"headers": {"x-limiter": limiter}}).encode()
+    shop.publish(*bodies)
+
+
+def taken(shop, seconds=0.0):
+    """Let so many seconds pass, sweep, and return how many messages come."""
+    shop.clock.advance(round(seconds * 1000))
+    shop.sweep()
+    return len(shop.claim())
+
+
+BODIES = [b"%d" % number for number in range(20)]
+
+
+@pytest.mark.parametrize("rule", ["10/s burst=3", "3/s window"])
+def test_a_clock_that_goes_back_gives_nobody_more_and_lets_nobody_wait_longer(rule, queue):
+    publish(queue, f"a:{rule}", *BODIES)
+    assert taken(queue) == 3
+    queue.clock.advance(-3_600_000)
+    assert taken(queue) == 0
+    assert taken(queue, 0.05) == 0
+    assert taken(queue, 0.95) == 3
+    assert taken(queue, 0.05) == 0
+
+
+def test_a_hold_does_not_become_longer_when_the_clock_goes_back(queue):
+    publish(queue, "a:10/s burst=3", *BODIES)
+    queue.run("set_limiter", [queue.keys.limiter_rules], "a", 60_000, "-", 9)
+    assert taken(queue) == 0
+    queue.clock.advance(-3_600_000)
+    assert taken(queue) == 0
+    assert taken(queue, 61) == 3
+
+
+def test_a_bucket_fills_with_time_up_to_its_burst(queue):
+    publish(queue, "a:10/s burst=3", *BODIES)
+    assert [taken(queue, seconds) for seconds in (0, 0.1, 0.2, 0.05, 0.05, 100)] == [3, 1, 2, 0, 1, 3]
+
+
+def test_a_message_that_costs_more_than_a_bucket_that_was_made_smaller_takes_all_of_it_and_a_debt(queue):
+    publish(queue, "a:10/s burst=8 cost=8", *BODIES[:2])
+    assert taken(queue) == 1
+    queue.run("set_limiter", [queue.keys.limiter_rules], "a", "", "10/s burst=2", 9)
+    assert taken(queue, 0.1) == 0
+    assert taken(queue, 0.1) == 1
+    publish(queue, "a:10/s burst=8", *BODIES[:2])
+    assert [taken(queue, seconds) for seconds in (0.6, 0.1)] == [0, 1]
+
+
+def test_messages_that_wait_in_a_transient_queue_live_as_long_as_it(shop):
+    one = shop()
+    one.queues.declare("q", QueueArguments.parse("q", durable=False, auto_delete=True))
+    publish(one, "a:1/h", *BODIES[:3])
+    assert taken(one) == 1
+    for key in (one.q.held, one.q.limited, one.q.limited_until):
+        assert one.client.pttl(key) > 0
+        one.client.pexpire(key, 5_000)
+    tag = one.tag("held")
+    one.client.pexpire(one.q.message + tag.encode(), 5_000)
+    one.clock.advance(3_600_000)
+    one.queues.touch("q")
+    for key in (one.q.held, one.q.limited, one.q.limited_until, one.q.message + tag.encode()):
+        assert one.client.pttl(key) > 5_000
