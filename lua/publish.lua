@@ -69,7 +69,10 @@ if deduplicated and string.sub(ARGV[9], 1, 8) == 'replace/' then
   local queue = { ready = KEYS[2], delayed = KEYS[3], message = KEYS[4], meta = KEYS[1], expiry = KEYS[7] }
   replacement, duplicate = replacement_of(ARGV[9], duplicate, queue, ARGV[3])
 end
-if duplicate then return 'DUPLICATE ' .. duplicate end
+if duplicate then
+  if staged then redis.call('UNLINK', staged) end
+  return 'DUPLICATE ' .. duplicate
+end
 if staged and redis.call('EXISTS', staged) == 0 then
   -- Another try has used it up; or it was evicted, and nothing must be remembered of a message that is not stored.
   if was_stored(KEYS[8], ARGV[4]) then return '' end

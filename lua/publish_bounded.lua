@@ -103,6 +103,7 @@ if ARGV[11] and not stored and string.sub(ARGV[11], 1, 8) == 'replace/' then
   replacement, duplicate = replacement_of(ARGV[11], duplicate, queue, ARGV[3])
 end
 if duplicate then
+  unstage()
   if ticket ~= '' then leave_wait_queue(waiting_publishers, waiter) end
   return 'DUPLICATE ' .. duplicate
 end

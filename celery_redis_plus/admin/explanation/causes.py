@@ -185,6 +185,12 @@ def _delayed(facts: Facts) -> Iterator[Cause]:
     elif facts.number("expires") == facts.score_ms:
         text = f"it expires in {span(wait_s)}, at {utc(facts.score_ms)}, before the time that it waits for"
         yield Cause("expires_first", text, values)
+    elif since_ms := facts.number("waits_since"):
+        text = (
+            f"it is due in {span(wait_s)}, at {utc(facts.score_ms)}: until then a newer one takes its place (debounce); the first"
+        )
+        waits_s = max(0, facts.now_ms - since_ms) / 1000
+        yield Cause("debounced", f"{text} came {span(waits_s)} ago", {**values, "first": time_of_ms(since_ms)})
     else:
         text = f"it is due in {span(wait_s)}, at {utc(facts.score_ms)}: by a countdown, an eta, x-delay, or a new time"
         yield Cause("due", text, values)
@@ -235,6 +241,8 @@ def _gone(facts: Facts) -> Iterator[Cause]:
     at = f" at {utc(found.since_ms)}" if found.since_ms else ""
     reason = f", reason {visible(found.reason)}" if found.reason else ""
     text = f"it is gone{at}: {found.state}{where}{reason}"
+    if found.reason == "replaced":
+        text += ": a newer message took its place, with the same task id"
     if found.error:
         text += f"; its error: {visible(found.error.splitlines()[0])}"
     yield Cause("gone", text, {"state": found.state, "reason": found.reason, "target": found.target, "error": found.error})

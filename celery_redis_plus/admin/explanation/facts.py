@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from celery_redis_plus.keys import Keys
 
 #: Fields that are read of the message's hash, and of the queue's record.
-OF_MESSAGE: Final = ("claim", "requeues", "unbegun", "owner", "begun", "claimed", "expires", "task_expiry")
+OF_MESSAGE: Final = ("claim", "requeues", "unbegun", "owner", "begun", "claimed", "expires", "task_expiry", "waits_since")
 OF_QUEUE: Final = (
     *("id", "arguments", "paused", "paused_at", "paused_until", "paused_by", "active", "exclusive", "tokens", "tokens_at"),
     *("burst", "delivered"),

@@ -15,6 +15,7 @@ from celery_redis_plus.admin.explanation.causes import DEATHS
 from celery_redis_plus.admin.explanation.explain import Rate
 from celery_redis_plus.broker.queues.audit import Actor, acting
 from celery_redis_plus.keys import Keys
+from tests.support.events import events_of
 from tests.support.inbox import Inbox, declare, publish
 from tests.support.waiting import wait_until
 
@@ -159,6 +160,21 @@ def test_a_delayed_message_tells_when_it_is_due(channel, why):
     assert 7_100 < found["due"]["values"]["in_s"] <= 7_200
     assert found["due"]["text"].startswith("it is due in 2.0 h, at 20")
     assert "retry" not in found
+
+
+def test_a_debounced_message_tells_that_newer_ones_take_its_place(connect, why, redis_client):
+    channel = connect(event_log=True, event_log_index=True).channel()
+    declare(channel, "q")
+    of = {"x-deduplication-id": "one", "x-deduplication-scope": "until-started", "x-deduplication-conflict": "replace"}
+    for _ in range(2):
+        task(channel, "t", headers={**of, "x-deduplication-delay": 5_000, "x-deduplication-max-wait": 60_000})
+    found = why("t")["debounced"]
+    assert 0 < found["values"]["in_s"] <= 5
+    assert "until then a newer one takes its place (debounce); the first came 0" in found["text"]
+    [tag] = redis_client.zrange(Keys().queue("q").delayed, 0, -1)
+    told = [why(one) for one in {event.id for event in events_of(redis_client, Keys(), "q")} if one != tag.decode()]
+    assert [one["gone"]["values"]["reason"] for one in told] == ["replaced"]
+    assert told[0]["gone"]["text"].endswith("MOVED, reason replaced: a newer message took its place, with the same task id")
 
 
 def test_a_message_that_waits_for_its_next_delivery_names_the_last_one(channel, connect, why):

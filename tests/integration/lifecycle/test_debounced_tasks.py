@@ -153,7 +153,7 @@ def test_lost_answers_change_neither_arguments_nor_flags(lost, shop, inbox, monk
 
 
 def test_fifty_publishers_at_once_have_one_task(shop, inbox):
-    index = shop.make(debounce=1)
+    index = shop.make(debounce=0.6, max_wait=0.8)
     index.delay("bob", 0)
     start, outcomes = threading.Barrier(50), []
 
@@ -170,6 +170,20 @@ def test_fifty_publishers_at_once_have_one_task(shop, inbox):
     assert sorted(map(flags, outcomes)) == [(False, False)] + 49 * [(False, True)]
     assert sizes(shop)[1] <= 2
     assert [user for _, user, _ in inbox(2)] == ["bob", "ada"]
+
+
+def test_a_batch_replaces_as_single_calls_do(shop, inbox):
+    index = shop.make(debounce=0.3)
+
+    @shop.task(name="plain", shared=False)
+    def plain():
+        """Never called."""
+
+    results = crp.send_many([index.s("ada", 1), plain.s(), index.s("ada", 2), index.s("ada", 3)])
+    assert [flags(results[at]) for at in (0, 2, 3)] == [(False, False), (False, True), (False, True)]
+    assert sizes(shop) == (1, 1, 0)
+    inbox.inbox.drain(2)
+    assert json.loads(inbox.inbox.messages[1].body)[0] == ["ada", 3]
 
 
 def test_members_of_a_chain_are_sent_as_they_are(shop):

@@ -69,11 +69,13 @@ def test_an_id_is_free_again_when_its_message_is_a_dead_letter(connect):
     wait_until(lambda: send(channel, 2, scope="until-acked") is None)
 
 
-def test_a_large_message_is_deduplicated_too(connect):
+@pytest.mark.parametrize("arguments", [{}, {"x-max-length": 100}])
+def test_a_large_message_is_deduplicated_too_and_leaves_nothing(arguments, connect, redis_client):
     channel = connect().channel()
-    Inbox(channel, "q")
+    declare(channel, "q", arguments=arguments)
     assert send(channel, "x" * 1_100_000) is None
     assert send(channel, "x" * 1_100_000) is not None
+    assert len(list(redis_client.scan_iter("message:*"))) == 1
 
 
 @pytest.mark.parametrize("arguments", [{}, {"x-max-length": 100}])
