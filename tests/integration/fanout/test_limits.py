@@ -33,7 +33,8 @@ def sender(channel, of):
 
 @pytest.mark.parametrize("no_ack", [False, True])
 def test_a_publisher_waits_until_the_slowest_subscriber_has_processed_enough(connect, no_ack, redis_client, monkeypatch):
-    monkeypatch.setattr("celery_redis_plus.broker.flow_control.controller.WAITER_CHECK_S", 60.0)
+    for seconds in ("LONG_WAIT_S", "WAITER_CHECK_S"):
+        monkeypatch.setattr(f"celery_redis_plus.broker.flow_control.controller.{seconds}", 60.0)
     of = exchange(max_pending=3, overflow="block")
     subscriber = connect().channel()
     inbox = Inbox(subscriber, queue(of), ack=False, no_ack=no_ack)

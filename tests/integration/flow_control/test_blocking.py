@@ -30,8 +30,9 @@ def waiting(redis_client):
 
 @pytest.fixture
 def only_woken(monkeypatch):
-    """Publishers do not look by themselves, as they do each second."""
-    monkeypatch.setattr("celery_redis_plus.broker.flow_control.controller.WAITER_CHECK_S", 60.0)
+    """Publishers do not look by themselves, as they do after a quarter of a second, and then each second."""
+    for seconds in ("LONG_WAIT_S", "WAITER_CHECK_S"):
+        monkeypatch.setattr(f"celery_redis_plus.broker.flow_control.controller.{seconds}", 60.0)
 
 
 def cancel_first(channel):
