@@ -164,11 +164,13 @@ def test_a_session_is_released_in_pages_without_what_the_process_holds(broker):
     broker.publish("q", *[b"x"] * 1200)
     messages = [message for _ in range(3) for message in broker.claim("q", credit=400)]
     known = [message.tag for message in messages[::3]]
+    broker.client.delete("wakeup:{q}")
     page, total = None, 0
     while page != b"":
         returned, page = hand_back_page(broker, page or "", *known)
         total += returned
     assert total == 800
+    assert broker.client.exists("wakeup:{q}")
     assert broker.queues.sizes("q").unacked == 400
     assert broker.bodies("q", credit=500) == [b"x"] * 500
     broker.check()
