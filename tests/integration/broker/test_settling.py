@@ -159,6 +159,15 @@ def hand_back_page(broker, page, *known):
     )
 
 
+def test_a_message_that_dies_towards_an_exchange_wakes_the_sweeper(broker):
+    broker.declare("q", arguments={"x-dead-letter-exchange": "graves"})
+    broker.publish("q", b"bad")
+    wakeup = broker.keys.queue("q").schedule_wakeup
+    broker.client.delete(wakeup)
+    broker.settle(Settlement.REJECT, *broker.claim("q"))
+    assert broker.client.exists(wakeup)
+
+
 def test_a_session_is_released_in_pages_without_what_the_process_holds(broker):
     broker.declare("q")
     broker.publish("q", *[b"x"] * 1200)

@@ -38,7 +38,8 @@ def test_a_publisher_waits_until_the_slowest_subscriber_has_processed_enough(con
     of = exchange(max_pending=3, overflow="block")
     subscriber = connect().channel()
     inbox = Inbox(subscriber, queue(of), ack=False, no_ack=no_ack)
-    publish = sender(connect().channel(), of)
+    # So that its last look comes too late for this test.
+    publish = sender(connect(publish_timeout=120).channel(), of)
     for body in range(3):
         publish(body)
     thread = threading.Thread(target=publish, args=("waited",))
