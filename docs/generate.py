@@ -292,17 +292,12 @@ def charge(order, card):
   delivery limit and the end of the retry policy hold.
 * `reject(reason=…)` makes it a dead letter. Its `error` is `Reject: ` and the reason.
 
-The call settles the message at once; in a prefork pool some milliseconds later. The task goes on, and nothing that it does then
-settles the message again:
+The call settles the message at once; in a prefork pool some milliseconds later. However the task goes on, and if its worker
+dies: after `ack()` the message stays acked, after `nack()` it is delivered again, after `reject()` it stays a dead letter. A
+second call raises `NotSettled`.
 
-| the task then | after `ack()` | after `nack()` | after `reject()` |
-|---|---|---|---|
-| returns, or raises Ignore or Reject | it stays acked | it is delivered again | it stays a dead letter |
-| raises another exception | it stays acked; an event `failed` follows | it is delivered again | it stays a dead letter |
-| raises Retry | the new message of the retry runs | both run: the new message, and this one again | the new message runs |
-| meets its time limit, or its process dies | as with an exception | it is delivered again | it stays a dead letter |
-| dies with its worker | it does not run again | it is delivered again | it stays a dead letter |
-| calls one of the three again | `NotSettled` | `NotSettled` | `NotSettled` |
+* An exception, the hard time limit, or the death of its process after `ack()` adds an event `failed`.
+* Retry sends its new message, which runs as well.
 
 The result is the task's return value or exception; `ack`, `nack` and `reject` do not change it. After `nack()` another worker may
 begin the message while this task still runs. A kill of the worker within milliseconds of the call may lose the call: then the

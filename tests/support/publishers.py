@@ -8,11 +8,25 @@ import threading
 import time
 from collections.abc import Iterable
 from tempfile import TemporaryFile
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import kombu
 
 from tests.support.fork_server import fork_server
+
+if TYPE_CHECKING:
+    import pytest
+
+
+def wake_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let publishers of this process that wait for room look when they are woken, and not by themselves meanwhile."""
+    from celery_redis_plus.broker.flow_control import controller
+    from celery_redis_plus.consumer import publisher_session
+
+    monkeypatch.setattr(controller, "LONG_WAIT_S", 60.0)
+    monkeypatch.setattr(controller, "WAITER_CHECK_S", 60.0)
+    # The time of the connection that they wait at.
+    monkeypatch.setattr(publisher_session, "WAITER_CHECK_S", 60.0)
 
 
 class PublishingThread:

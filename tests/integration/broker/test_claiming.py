@@ -64,6 +64,19 @@ def test_without_sharing_the_first_queue_is_emptied_first(broker):
     assert broker.bodies("b", "a", credit=7) == [b"b"] * 5 + [b"a"] * 2
 
 
+def test_a_claim_tells_that_the_retry_of_the_task_is_published(broker):
+    broker.declare("q")
+    broker.publish("q", b"task")
+    (first,) = broker.claim("q")
+    assert not first.retried
+    # As the script that publishes the retry does; then the worker dies, before its ack.
+    broker.client.hset(f"message:{{q}}:{first.tag}", "retried", 1)
+    broker.settle(Settlement.REQUEUE, first)
+    (again,) = broker.claim("q")
+    assert (again.tag, again.retried) == (first.tag, True)
+    broker.check()
+
+
 def test_tags_without_a_hash_are_dropped_counted_and_do_not_use_up_the_credit(broker):
     broker.declare("q")
     broker.client.zadd("queue:{q}", {f"0{number}.1": number for number in range(300)})

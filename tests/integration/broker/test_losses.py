@@ -5,9 +5,12 @@ from __future__ import annotations
 import pytest
 
 from celery_redis_plus import clock
+from celery_redis_plus.broker.consumers.claims import ClaimCommands
+from celery_redis_plus.broker.consumers.processes import Processes
 from celery_redis_plus.broker.consumers.unacked import UnackedMessage
 from celery_redis_plus.maintenance.resting_queues import QueueCrowds
 from celery_redis_plus.maintenance.sweeper import Sweeper, SweepLimits
+from tests.support.waiting import wait_until
 
 LIMIT = 3
 
@@ -17,6 +20,9 @@ def lose(broker):
     """Have the sweep recover what is claimed; returns how many failures each message has then, by body."""
     limits = SweepLimits(visibility_timeout_s=30, delivery_limit=LIMIT, dead_letter_max=100, dead_letter_ttl_s=1000)
     sweeper = Sweeper(broker.commands, broker.keys, QueueCrowds(), name="test", limits=limits, forward=lambda _: None)
+
+    # Of a server that runs for less than that, a sweep does not know whether it was away.
+    wait_until(lambda: broker.client.info("server")["uptime_in_seconds"] > 2)
 
     def run():
         claimed = broker.client.zrange("messages_index:{q}", 0, -1)
@@ -121,3 +127,19 @@ def test_to_begin_over_a_lost_connection_is_no_error_and_opens_none(broker, lose
     assert isinstance(held, UnackedMessage)
     broker.acknowledger.begin(held)
     assert not broker.commands.connected
+
+
+def test_a_lost_process_gives_back_what_its_sessions_have_and_a_consumer_is_woken(broker):
+    broker.declare("q")
+    broker.publish("q", b"lost", b"held", b"lost too")
+    others = ClaimCommands(broker.commands, broker.keys, holder="other", visibility_timeout_s=30)
+    others.claim(["q"], 1, share=False)
+    broker.claim("q", credit=1)
+    others.claim(["q"], 1, share=False)
+    broker.client.delete("wakeup:{q}")
+    processes = Processes(broker.commands, broker.keys, delivery_limit=LIMIT, dead_letter_max=100)
+    assert processes.recover("q", ["other", "another"], b"").recovered == 2
+    assert broker.client.exists("wakeup:{q}")
+    assert broker.queues.sizes("q").unacked == 1
+    assert broker.bodies("q") == [b"lost", b"lost too"]
+    broker.check()

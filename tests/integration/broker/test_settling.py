@@ -159,16 +159,27 @@ def hand_back_page(broker, page, *known):
     )
 
 
+def test_a_message_that_dies_towards_an_exchange_wakes_the_sweeper(broker):
+    broker.declare("q", arguments={"x-dead-letter-exchange": "graves"})
+    broker.publish("q", b"bad")
+    wakeup = broker.keys.queue("q").schedule_wakeup
+    broker.client.delete(wakeup)
+    broker.settle(Settlement.REJECT, *broker.claim("q"))
+    assert broker.client.exists(wakeup)
+
+
 def test_a_session_is_released_in_pages_without_what_the_process_holds(broker):
     broker.declare("q")
     broker.publish("q", *[b"x"] * 1200)
     messages = [message for _ in range(3) for message in broker.claim("q", credit=400)]
     known = [message.tag for message in messages[::3]]
+    broker.client.delete("wakeup:{q}")
     page, total = None, 0
     while page != b"":
         returned, page = hand_back_page(broker, page or "", *known)
         total += returned
     assert total == 800
+    assert broker.client.exists("wakeup:{q}")
     assert broker.queues.sizes("q").unacked == 400
     assert broker.bodies("q", credit=500) == [b"x"] * 500
     broker.check()

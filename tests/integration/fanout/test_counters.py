@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 
 import kombu
+import pytest
 
 from celery_redis_plus.broker.fanout.subscriber_cursor import SubscriberCounts
+from celery_redis_plus.errors import WrongKeyType
 from tests.integration.fanout.conftest import NEWS, news, send
 from tests.support.inbox import Inbox
 from tests.support.waiting import wait_until
@@ -52,6 +54,35 @@ def test_a_durable_subscriber_counts_what_all_its_readers_have_done(connect):
             message=lambda: publisher.fanout_subscribers("news"),
         )
         connection.close()
+
+
+def test_a_report_adds_to_a_durable_subscriber_what_has_grown_since_the_last_one(connect):
+    publisher = connect().channel()
+    inbox = Inbox(connect().channel(), news(**{"x-durable-subscriber": True}))
+    for number in (1, 2, 3):
+        send(publisher, number)
+        inbox.drain(number)
+        wait_until(
+            lambda number=number: counts(publisher, state=False).get("acked") == number,
+            message=lambda: publisher.fanout_subscribers("news"),
+        )
+    assert counts(publisher, state=True)["acked"] == 3
+
+
+def test_a_broadcast_whose_number_cannot_be_remembered_counts_for_nothing(connect, redis_client):
+    publisher = connect().channel()
+    inbox = Inbox(connect().channel(), news())
+    send(publisher, 1)
+    inbox.drain(1)
+    (remembered,) = redis_client.keys("producer:*news*")
+    redis_client.delete(remembered)
+    redis_client.rpush(remembered, "by somebody else")
+    with pytest.raises(WrongKeyType):
+        send(publisher, 2)
+    redis_client.delete(remembered)
+    send(publisher, 3)
+    assert inbox.drain(2) == [1, 3]
+    assert publisher.fanout_counters("news")["count"] == 2
 
 
 def test_a_rejected_broadcast_goes_to_the_dead_letter_exchange_of_its_queue(connect, channel):

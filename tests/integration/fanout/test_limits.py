@@ -12,6 +12,7 @@ from celery_redis_plus.errors import InvalidArgument, MessageNotAccepted, Publis
 from celery_redis_plus.signals import Missed
 from tests.integration.fanout.conftest import NEWS
 from tests.support.inbox import Inbox
+from tests.support.publishers import wake_only
 from tests.support.waiting import wait_until
 
 META = "fanout:{/0.limited}"
@@ -33,11 +34,12 @@ def sender(channel, of):
 
 @pytest.mark.parametrize("no_ack", [False, True])
 def test_a_publisher_waits_until_the_slowest_subscriber_has_processed_enough(connect, no_ack, redis_client, monkeypatch):
-    monkeypatch.setattr("celery_redis_plus.broker.flow_control.controller.WAITER_CHECK_S", 60.0)
+    wake_only(monkeypatch)
     of = exchange(max_pending=3, overflow="block")
     subscriber = connect().channel()
     inbox = Inbox(subscriber, queue(of), ack=False, no_ack=no_ack)
-    publish = sender(connect().channel(), of)
+    # So that its last look comes too late for this test.
+    publish = sender(connect(publish_timeout=120).channel(), of)
     for body in range(3):
         publish(body)
     thread = threading.Thread(target=publish, args=("waited",))

@@ -66,6 +66,15 @@ def test_a_consumer_without_credit_holds_up_no_other_exchange(connect):
     assert slow.bodies == [0]
 
 
+def test_what_is_requeued_comes_again_in_the_order_of_the_stream(connect):
+    inbox = Inbox(connect().channel(), queues()[0], ack=False)
+    publish(connect().channel(), range(3), lambda _: 0)
+    inbox.drain(3)
+    for number in (2, 0):
+        inbox.messages[number].requeue()
+    assert inbox.drain(5)[3:] == [0, 2]
+
+
 def test_it_holds_for_what_comes_again_after_a_lost_connection(connect, redis_client):
     connection = connect()
     inbox = Inbox(connection.channel(), *queues(), ack=False)

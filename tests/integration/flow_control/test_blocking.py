@@ -14,7 +14,7 @@ import pytest
 from celery_redis_plus.broker.queues.messages import Messages
 from celery_redis_plus.errors import PublisherBlocksItself, PublishTimedOut
 from tests.support.inbox import Inbox, publish
-from tests.support.publishers import PublishingProcess, PublishingThread
+from tests.support.publishers import PublishingProcess, PublishingThread, wake_only
 from tests.support.waiting import wait_until
 
 
@@ -30,8 +30,7 @@ def waiting(redis_client):
 
 @pytest.fixture
 def only_woken(monkeypatch):
-    """Publishers do not look by themselves, as they do each second."""
-    monkeypatch.setattr("celery_redis_plus.broker.flow_control.controller.WAITER_CHECK_S", 60.0)
+    wake_only(monkeypatch)
 
 
 def cancel_first(channel):
@@ -122,6 +121,20 @@ def test_a_newcomer_does_not_take_the_room_of_one_who_waits(bounded, channel, co
             publish(newcomer, queue, 4)
         claimed.ack()
     assert channel.queue_sizes(queue).ready == 2
+
+
+def test_a_place_for_each_of_those_who_wait_is_none_for_a_newcomer(bounded, channel, connect, broker_url, waiting, only_woken):
+    queue = bounded(max_length=2, overflow="block")
+    publish(channel, queue, 1, 2)
+    newcomer = connect(publish_timeout=0).channel()
+    with PublishingThread(broker_url, queue, [3]) as publisher:
+        waiting(1)
+        # A place is free, and its publisher does not hear of it yet.
+        channel.session.commands.command("ZPOPMIN", channel.session.keys.queue(queue).ready)
+        with pytest.raises(PublishTimedOut):
+            publish(newcomer, queue, 4)
+        channel.queue_purge(queue)
+        publisher.join()
 
 
 @pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGSTOP])

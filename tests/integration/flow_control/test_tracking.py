@@ -244,6 +244,18 @@ def test_of_five_subscribers_one_rejects_and_one_is_killed(connection, channel, 
     assert all(letter.body == b"hello" and letter.exchange == "news" for letter in letters.values())
 
 
+def test_a_subscriber_that_acks_too_late_has_timed_out(connection, connect):
+    news = kombu.Exchange("news", "fanout", durable=True)
+    inbox = Inbox(connect().channel(), kombu.Queue("s", news, durable=True), ack=False)
+    delivery = celery_redis_plus.broadcast("x", "news", connection=connection, ack_timeout=0.3)
+    inbox.drain(1)
+    assert delivery.wait(10)
+    inbox.messages[0].ack()
+    inbox.pump(1.5)
+    assert list(delivery.outcomes().values()) == ["timed_out"]
+    assert not delivery.complete
+
+
 def test_a_subscriber_without_acks_has_acked_by_taking(connection, channel, connect):
     news = kombu.Exchange("news", "fanout")
     inbox = Inbox(connect().channel(), kombu.Queue("s", news, auto_delete=True), no_ack=True)
