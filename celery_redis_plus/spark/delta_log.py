@@ -14,6 +14,7 @@ two processes that take each other for dead, the slower one writes nothing.
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from pyarrow import fs
 
@@ -29,7 +31,7 @@ from celery_redis_plus.installation import install_command
 from celery_redis_plus.spark.layers import EVENTS, LAYOUTS, Layers
 from celery_redis_plus.spark.losses import LOSS_COLUMNS
 from celery_redis_plus.spark.manifest import TABLES, UNFINISHED, Manifest
-from celery_redis_plus.spark.object_store import s3_endpoint
+from celery_redis_plus.spark.object_store import azure_account, s3_endpoint
 from celery_redis_plus.spark.roots import opened
 from celery_redis_plus.spark.schema import arrow
 from celery_redis_plus.spark.storage import TABLES_LOCK, Storage
@@ -86,7 +88,7 @@ def switch_on(root: str | Path | Storage) -> list[Logged]:
         if bring_home(layers):
             manifest = layers.manifest
             manifest.write(storage)
-        if storage.current(DELTA) is None:
+        if not is_on(storage):
             # Not before: a job that finds it brings the logs to the current version.
             storage.write_json(DELTA, NO_LOGS)
         follow(storage, manifest)
@@ -108,10 +110,10 @@ def mirror(source: Storage, copy: Storage, manifest: Manifest) -> None:
         TablesUnusable: another program writes into a log.
     """
     if is_on(source):
-        if copy.current(DELTA) is None:
+        if not is_on(copy):
             copy.write_json(DELTA, NO_LOGS)
         follow(copy, manifest, lambda: None)
-    elif copy.current(DELTA) is not None:
+    elif copy.size(DELTA) is not None:
         _remove(copy)
 
 
@@ -170,10 +172,10 @@ def follow(storage: Storage, manifest: Manifest, verify: Callable[[], None] | No
         SparkUnavailable: the package `deltalake` is not installed.
         TablesUnusable: another process has taken over, or another program writes into a log.
     """
-    known = storage.current(DELTA)
-    if known is None:
+    if not is_on(storage):
         return
-    _package()
+    # One whose writer was killed may be empty.
+    known = storage.current(DELTA) or NO_LOGS
     if not manifest.version or known["version"] == manifest.version:
         return
     files = {EVENTS: manifest.events, **{table: manifest.tables[table] for table in TABLES}}
@@ -314,12 +316,14 @@ def _uri(storage: Storage, table: str) -> str:
 def storage_options(root: str | Path | Storage) -> dict[str, str]:
     """Return what a reader of Delta tables has to be told to find the same store; it finds the credentials by itself."""
     storage = opened(root)
-    if not isinstance(storage.filesystem, fs.S3FileSystem):
+    if isinstance(storage.filesystem, fs.S3FileSystem):
+        found, endpoint, name = {"AWS_REGION": storage.filesystem.region}, s3_endpoint(), "AWS_ENDPOINT_URL"
+    elif isinstance(storage.filesystem, fs.AzureFileSystem):
+        found, name = {"AZURE_STORAGE_ACCOUNT_NAME": azure_account(urlsplit(storage.where).netloc)}, "AZURE_STORAGE_ENDPOINT"
+        endpoint = os.environ.get(name, "")
+    else:
         return {}
-    found = {"AWS_REGION": storage.filesystem.region}
-    if endpoint := s3_endpoint():
-        found |= {"AWS_ENDPOINT_URL": endpoint, "AWS_ALLOW_HTTP": str(endpoint.startswith("http:")).lower()}
-    return found
+    return found | ({name: endpoint, "ALLOW_HTTP": str(endpoint.startswith("http:")).lower()} if endpoint else {})
 
 
 @contextmanager

@@ -4,10 +4,11 @@ All that it needs: who reads after a write sees it, and who lists sees what was 
 writer announces itself in an object of its own, then looks whether there is another one. Of two that do that at once, the later
 one to write sees the other. So never do both go on; both may withdraw, and try again.
 
-    leases/WORK/NUMBER-OWNER.json    {"state": "asking" | "holding" | "released", "beat": N, "base": what counted at its start}
+    leases/WORK/NUMBER-OWNER.N.json    {"state": "asking" | "holding" | "released", "beat": N, "base": what counted at its start}
 
-A holder changes its object every few seconds. One whose object stays the same for `SILENT_S` is taken for dead, and the next
-holder gets a higher number. If it was only slow and wakes up, it does no harm:
+A holder puts a new object in the place of its last one every few seconds: in Azure's store, one that is written anew is empty
+for a while. One whose object stays the same for `SILENT_S` is taken for dead, and the next holder gets a higher number. If it was
+only slow and wakes up, it does no harm:
 
 * what it writes carries its number, and counts only where the next holder found it (`base`) when it began;
 * it looks for a higher number after each write (`verify`). Where it sees none, the next holder announces itself later, and finds
@@ -42,8 +43,8 @@ BEAT_S, SILENT_S = 5.0, 25.0
 BEATS_A_LOOK = 4
 #: Seconds between two looks at a holder that may be dead.
 POLL_S = 0.5
-#: Bytes of an object. pyarrow asks for the size before it reads so many bytes: of one that grew in between it would read a part.
-SIZE = 1024
+#: So often a holder may put a new object in the place of one that was just listed.
+LOOKS = 20
 #: So often two that began at once try again.
 ATTEMPTS = 10
 
@@ -52,10 +53,11 @@ ASKING, HOLDING, RELEASED = "asking", "holding", "released"
 
 @dataclass(frozen=True)
 class Term:
-    """The object of one holder.
+    """The last object of one holder.
 
     Attributes:
-        name: of the object.
+        name: of the holder.
+        objects: those of its objects that are there.
         number: orders the holders.
         state: `ASKING`, `HOLDING` or `RELEASED`.
         base: what counted when it began; None is not noted yet, and nothing was written by it then.
@@ -63,6 +65,7 @@ class Term:
     """
 
     name: str
+    objects: tuple[str, ...]
     number: int
     state: str
     base: Any
@@ -70,16 +73,37 @@ class Term:
 
 
 def terms(storage: Storage, work: str) -> list[Term]:
-    """Return the objects of those that hold, have held or ask to, by number."""
-    found = []
-    for name in storage.names(f"leases/{work}"):
-        content = storage.read(name)
-        # It was withdrawn meanwhile, or a store shows it before it is whole.
+    """Return those that hold, have held or ask to, by number."""
+    found: list[Term] = []
+    for _ in range(LOOKS):
+        found, is_settled = _listed(storage, work)
+        if is_settled:
+            break
+    return found
+
+
+def _listed(storage: Storage, work: str) -> tuple[list[Term], bool]:
+    """Return what is there, and whether nothing went while it was read: its holder may have put another in its place."""
+    objects: dict[str, list[str]] = {}
+    contents: dict[str, dict[str, Any]] = {}
+    is_settled = True
+    for name in sorted(storage.names(f"leases/{work}")):
+        folder, _, its_name = name.rpartition("/")
+        content, holder = storage.read(name), f"{folder}/{its_name.partition('.')[0]}"
+        objects.setdefault(holder, []).append(name)
+        is_settled = is_settled and content is not None
+        # One that is not whole yet says nothing: the one before is there, or its holder has only begun to ask.
         if content:
-            said = json.loads(content)
-            number = int(name.rpartition("/")[2].partition("-")[0])
-            found.append(Term(name, number, said["state"], said.get("base"), said))
-    return sorted(found, key=lambda term: (term.number, term.name))
+            contents[holder] = json.loads(content)
+    found = [
+        Term(holder, tuple(objects[holder]), _number(holder), said["state"], said.get("base"), said)
+        for holder, said in contents.items()
+    ]
+    return sorted(found, key=lambda term: (term.number, term.name)), is_settled
+
+
+def _number(holder: str) -> int:
+    return int(holder.rpartition("/")[2].partition("-")[0])
 
 
 def declared(found: list[Term]) -> tuple[Term | None, bool]:
@@ -107,6 +131,9 @@ class Lease:
         self._work = work
         self._words = words
         self._name = ""
+        #: Those that it has written and not removed.
+        self._objects: list[str] = []
+        self._writes = 0
         self._state: dict[str, Any] = {}
         self._lock = lock_of(self)
         self._ended = threading.Event()
@@ -126,13 +153,13 @@ class Lease:
             silent = self._wait_for_silence(others) if others else []
             seen = terms(self._storage, self._work)
             self.number = max((term.number for term in seen), default=0) + 1
-            self._name = f"leases/{self._work}/{self.number:08}-{uuid.uuid4().hex}.json"
+            self._name = f"leases/{self._work}/{self.number:08}-{uuid.uuid4().hex}"
             self._state = {"state": ASKING, "beat": 0, "host": socket.gethostname()[:64], "pid": os.getpid()}
             self._write()
             if self._is_alone(silent):
                 break
-            self._storage.remove([self._name])
-            self._name = ""
+            self._storage.remove(self._objects)
+            self._name, self._objects = "", []
             time.sleep(random.uniform(0.1, 1.0))  # noqa: S311 - not a secret
         else:
             raise self._refused()
@@ -142,7 +169,7 @@ class Lease:
         self._state["base"] = base(earlier)
         self._write()
         # Nobody asks for what was before the last one that has noted its base.
-        self._storage.remove([term.name for term in earlier])
+        self._storage.remove(name for term in earlier for name in term.objects)
         self._thread = threading.Thread(target=self._keep, name=f"lease {self._work}", daemon=True)
         self._thread.start()
 
@@ -213,4 +240,9 @@ class Lease:
 
     def _write(self) -> None:
         with self._lock:
-            self._storage.write(self._name, json.dumps(self._state).encode().ljust(SIZE))
+            self._writes += 1
+            self._objects.append(f"{self._name}.{self._writes:08}.json")
+            self._storage.write(self._objects[-1], json.dumps(self._state).encode())
+            # Only now: somebody may look at any moment.
+            self._storage.remove(self._objects[:-1])
+            self._objects = self._objects[-1:]

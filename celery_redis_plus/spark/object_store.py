@@ -2,9 +2,9 @@
 
 Credentials are those that these find by themselves (environment, profile, role of the machine). A URL with a secret is refused.
 
-Objects are written once, under names that are never used again, but for those of leases, `status.json` and `checks.parquet`. A
-version of the tables is one object, a micro-batch counts by one object, and both carry the number of the lease under which they
-were written (`lease.py`):
+Objects are written once, under names that are never used again, but for receipts, `status.json`, `delta.json` and
+`checks.parquet`. A version of the tables is one object, a micro-batch counts by one object, and both carry the number of the
+lease under which they were written (`lease.py`):
 
     versions/N.LEASE.json                          a manifest; the current one is the last of the last holder
     incoming/RUN/N.LEASE.RANDOM/_committed.json    a micro-batch, with the offset at which it ends
@@ -16,6 +16,7 @@ import hashlib
 import json
 import os
 import re
+import time
 import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -30,6 +31,10 @@ from celery_redis_plus.spark.storage import COMMITTED, INGEST_LOCK, TABLES_LOCK,
 
 #: Objects that are kept in memory, of those that are written once.
 MOST_SEEN = 300
+#: Seconds for which an object that is replaced may be empty; one whose writer died then stays so.
+REPLACED_S = 2.0
+#: What the environment may say of Azure's store, under the names that Delta Lake's and Polars' readers know.
+AZURE = ("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_SAS_TOKEN", "AZURE_STORAGE_ENDPOINT")
 SCHEMES = ("s3", "gs", "abfs", "abfss")
 _VERSION = re.compile(r"versions/(\d+)\.(\d+)\.json")
 _BATCH = re.compile(rf"incoming/([^/]+)/(\d+)\.(\d+)\.\w+/{COMMITTED}")
@@ -38,6 +43,36 @@ _BATCH = re.compile(rf"incoming/([^/]+)/(\d+)\.(\d+)\.\w+/{COMMITTED}")
 def s3_endpoint() -> str:
     """Return the address of S3's interface that the environment names; '' for Amazon's own."""
     return os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or ""
+
+
+def _s3(bucket: str) -> fs.S3FileSystem:
+    # pyarrow looks neither for an endpoint nor for the region of the bucket. A small object is one request.
+    options: dict[str, Any] = {"allow_delayed_open": True}
+    if endpoint := s3_endpoint():
+        options["endpoint_override"] = endpoint
+    elif not (os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")):
+        options["region"] = fs.resolve_s3_region(bucket)
+    return fs.S3FileSystem(**options)
+
+
+def azure_account(place: str) -> str:
+    """Return the account of `CONTAINER@ACCOUNT.dfs.core.windows.net`, or the one that the environment names."""
+    return place.rpartition("@")[2].partition(".")[0] if "@" in place else os.environ.get("AZURE_STORAGE_ACCOUNT_NAME", "")
+
+
+def _azure(place: str) -> fs.AzureFileSystem:
+    # pyarrow itself looks for neither of these, only for what Azure's own libraries find (`AZURE_CLIENT_ID`, a role, a login).
+    options = {"account_name": azure_account(place)}
+    for option, name in (("account_key", "AZURE_STORAGE_ACCOUNT_KEY"), ("sas_token", "AZURE_STORAGE_SAS_TOKEN")):
+        if value := os.environ.get(name):
+            options[option] = value
+    if suffix := place.partition(".dfs.")[2]:
+        options |= {f"{kind}_storage_authority": f".{kind}.{suffix}" for kind in ("blob", "dfs")}
+    if endpoint := os.environ.get("AZURE_STORAGE_ENDPOINT"):
+        parts = urlsplit(endpoint)
+        options |= {f"{kind}_storage_authority": parts.netloc for kind in ("blob", "dfs")}
+        options |= {f"{kind}_storage_scheme": parts.scheme for kind in ("blob", "dfs")}
+    return fs.AzureFileSystem(**options)
 
 
 class ObjectStore(Storage):
@@ -70,16 +105,15 @@ class ObjectStore(Storage):
         self._seen: dict[str, Any] = {}
 
     def _opened(self, scheme: str, path: str) -> tuple[fs.FileSystem, str]:
-        endpoint = s3_endpoint()
         with self.told():
             if scheme == "s3":
-                # pyarrow looks neither for an endpoint nor for the region of the bucket. A small object is one request.
-                options: dict[str, Any] = {"allow_delayed_open": True}
-                if endpoint:
-                    options["endpoint_override"] = endpoint
-                elif not (os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")):
-                    options["region"] = fs.resolve_s3_region(path.partition("/")[0])
-                return fs.S3FileSystem(**options), path
+                return _s3(path.partition("/")[0]), path
+            if scheme == "gs" and (emulator := os.environ.get("STORAGE_EMULATOR_HOST")):
+                parts = urlsplit(emulator if "//" in emulator else f"http://{emulator}")
+                return fs.GcsFileSystem(anonymous=True, endpoint_override=parts.netloc, scheme=parts.scheme), path
+            if scheme != "gs" and any(os.environ.get(name) for name in AZURE):
+                place, slash, under = path.partition("/")
+                return _azure(place), f"{place.partition('@')[0]}{slash}{under}"
             found: tuple[fs.FileSystem, str] = fs.FileSystem.from_uri(self.where)
             return found
 
@@ -109,8 +143,15 @@ class ObjectStore(Storage):
                 return None
             raise
 
+    def current(self, name: str) -> Any:
+        """Return what an object has now, as JSON; None where it is not there, or was never whole."""
+        until = time.monotonic() + REPLACED_S
+        while (content := self.read(name)) == b"" and time.monotonic() < until:
+            time.sleep(REPLACED_S / 20)
+        return json.loads(content) if content else None
+
     def write(self, name: str, content: bytes) -> None:
-        """Write an object, which appears when it is whole."""
+        """Write an object. Google's and Amazon's stores show it when it is whole, Azure's shows it empty before."""
         with self.told(), self.filesystem.open_output_stream(self.place(name)) as stream:
             stream.write(content)
 
@@ -125,8 +166,10 @@ class ObjectStore(Storage):
 
     def clear(self, under: str) -> None:
         """Remove all objects under a name."""
-        with suppress(FileNotFoundError), self.told():
-            self.filesystem.delete_dir(self.place(under))
+        # Google's filesystem tells a folder that is not there as another error than the others do.
+        if self._infos(under, recursive=False):
+            with suppress(FileNotFoundError), self.told():
+                self.filesystem.delete_dir(self.place(under))
 
     def prune(self, under: str) -> None:
         """Remove what pyarrow leaves of a folder, where it has no objects any more."""
