@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from celery_redis_plus.admin.part import AdminPart
-from celery_redis_plus.broker.queues.groups import GroupRule, read_groups, set_rule
+from celery_redis_plus.broker.queues.groups import GROUPS_A_CALL, GroupRule, read_groups, set_rule
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.queues.groups import GroupState
@@ -18,6 +19,12 @@ class GroupAdmin(AdminPart):
         """Return the groups of `queue` that have messages or a rule of their own, those with the most held messages first."""
         self.check_queue(queue)
         return sorted(read_groups(self._commands, self._keys, queue), key=lambda one: (-one.held, -one.admitted, one.group))
+
+    def some_groups(self, queue: str, most: int) -> list[GroupState]:
+        """Return up to `most` groups of `queue`: of the first 200, those with the most held messages. A page is shown often."""
+        self.check_queue(queue)
+        found = islice(read_groups(self._commands, self._keys, queue), GROUPS_A_CALL)
+        return sorted(found, key=lambda one: (-one.held, -one.admitted, one.group))[:most]
 
     def set_group(
         self, queue: str, group: str, *, concurrency: int | None = None, weight: int | None = None, paused: bool = False

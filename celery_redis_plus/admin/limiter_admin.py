@@ -9,7 +9,7 @@ from celery_redis_plus.broker.arguments.limiters import LimiterRule
 from celery_redis_plus.broker.queues import limiters
 
 if TYPE_CHECKING:
-    from celery_redis_plus.broker.queues.limiters import LimiterState
+    from celery_redis_plus.broker.queues.limiters import LimiterState, WaitedFor
 
 
 class LimiterAdmin(AdminPart):
@@ -19,6 +19,11 @@ class LimiterAdmin(AdminPart):
         """Return the limiters that were used, each with its keys, those with the most waiting messages first."""
         found = limiters.read_limiters(self._commands, self._keys)
         return sorted(found, key=lambda one: (-one.waiting, -one.held_s, one.limiter))
+
+    def limiters_of(self, queue: str, most: int = 100) -> list[WaitedFor]:
+        """Return the limiters that messages of `queue` wait for, those first that are looked at next; `most` at most."""
+        self.check_queue(queue)
+        return limiters.waited_for(self._commands, self._keys, queue, most)
 
     def hold_limiter(self, limiter: str, seconds: float) -> None:
         """Let nothing of a limiter pass for so many seconds from now on; 0 ends that.

@@ -228,6 +228,8 @@ class ShardAdmin(BrokerAdmin):
     arguments = _by_queue(BrokerAdmin.arguments)
     groups = _by_queue(BrokerAdmin.groups)
     set_group = _by_queue(BrokerAdmin.set_group)
+    some_groups = _by_queue(BrokerAdmin.some_groups)
+    limiters_of = _by_queue(BrokerAdmin.limiters_of)
     check_queue = _by_queue(BrokerAdmin.check_queue)
     search_dead_letters = _by_queue(BrokerAdmin.search_dead_letters)
 

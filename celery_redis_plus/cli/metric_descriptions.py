@@ -17,6 +17,8 @@ GAUGES: Final = {
     "queue_consumers": "Live consumers of the queue.",
     "queue_paused": "1 while the queue is paused, else 0.",
     "queue_full_ratio": "The used part of the tightest limit: x-max-length, -bytes or x-max-pending.",
+    "limiter_waiting_messages": "Messages that wait for the limiter, over its keys; of the 20 with the most.",
+    "limiter_held": "1 while nothing of the limiter, or of one of its keys, passes; of the same 20.",
     "fanout_subscribers": "Subscribers, durable ones without a reader included.",
     "fanout_max_lag_messages": "Broadcasts that the slowest subscriber has not processed.",
 }
@@ -26,6 +28,8 @@ LABELS: Final = {
     "up": (),
     "scrape_seconds": (),
     "queue_messages": ("queue", "state"),
+    "limiter_waiting_messages": ("limiter",),
+    "limiter_held": ("limiter",),
     "fanout_subscribers": ("exchange",),
     "fanout_max_lag_messages": ("exchange",),
 }

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from heapq import nlargest
 from typing import TYPE_CHECKING, Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -20,11 +22,14 @@ if TYPE_CHECKING:
     from celery_redis_plus.admin.broker_admin import BrokerAdmin
     from celery_redis_plus.broker.fanout.subscriber_registry import Subscriber
     from celery_redis_plus.broker.queues.counters import Counters
+    from celery_redis_plus.broker.queues.limiters import LimiterState
     from celery_redis_plus.broker.queues.overview import QueueOverview
     from celery_redis_plus.cli.latency_metrics import LatencyHistograms
 
 logger = logging.getLogger(__name__)
 
+#: Limiters that have a series.
+MOST_LIMITERS: Final = 20
 STATES: Final = ("ready", "delayed", "unacked", "dead")
 
 
@@ -87,18 +92,22 @@ class BrokerCollector(Collector):
         yield GaugeMetricFamily(f"{PREFIX}scrape_seconds", GAUGES["scrape_seconds"], time.monotonic() - begun)
         yield from families
 
-    def _families(self, seen: list[Seen], subscribers: dict[str, list[Subscriber]]) -> Iterator[Metric]:
+    def _families(
+        self, seen: list[Seen], subscribers: dict[str, list[Subscriber]], limiters: list[LimiterState]
+    ) -> Iterator[Metric]:
         yield from _gauges(seen)
+        yield from _limiter_gauges(limiters)
         yield from _fanout_gauges(subscribers)
         yield from _counters(seen)
         if self._latencies is not None:
             yield from self._latencies.families()
 
-    def _read(self) -> tuple[list[Seen], dict[str, list[Subscriber]]] | None:
+    def _read(self) -> tuple[list[Seen], dict[str, list[Subscriber]], list[LimiterState]] | None:
         try:
             if self._admin is None:
                 self._admin = self._connect()
-            seen = list(_seen(self._admin, self._queues, internal=self._internal)), self._admin.subscribers()
+            queues = list(_seen(self._admin, self._queues, internal=self._internal))
+            seen = queues, self._admin.subscribers(), self._admin.limiters()
             if self._latencies is not None:
                 self._latencies.read()
         except (CeleryRedisPlusError, RedisError, OSError) as error:
@@ -136,6 +145,22 @@ def _gauges(seen: list[Seen]) -> Iterator[Metric]:
         if overview.full is not None:
             full.add_metric([overview.queue], overview.full)
     yield from (messages, oldest, consumers, paused, full)
+
+
+def _limiter_gauges(limiters: list[LimiterState]) -> Iterator[Metric]:
+    waiting, held = (
+        GaugeMetricFamily(PREFIX + name, GAUGES[name], labels=["limiter"])
+        for name in ("limiter_waiting_messages", "limiter_held")
+    )
+    by_name: dict[str, list[LimiterState]] = defaultdict(list)
+    for one in limiters:
+        by_name[one.limiter.partition(":")[0]].append(one)
+    counts = {name: sum(one.waiting for one in found) for name, found in by_name.items()}
+    # Keys are as many as an application likes; names are few, and yet no series of theirs may grow without end.
+    for name in nlargest(MOST_LIMITERS, counts, key=lambda name: (counts[name], name)):
+        waiting.add_metric([name], counts[name])
+        held.add_metric([name], int(any(one.held_s for one in by_name[name])))
+    yield from (waiting, held)
 
 
 def _fanout_gauges(subscribers: dict[str, list[Subscriber]]) -> Iterator[Metric]:

@@ -76,6 +76,32 @@ def read_limiters(commands: CommandConnection, keys: Keys) -> Iterator[LimiterSt
             )  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True)
+class WaitedFor:
+    """A limiter that messages of a queue wait for.
+
+    Attributes:
+        limiter: its name, and behind a colon its key.
+        waiting: messages of the queue that wait for it.
+        until_ms: when the queue looks at it again, ms since the epoch on the server's clock.
+    """
+
+    limiter: str
+    waiting: int
+    until_ms: int
+
+
+def waited_for(commands: CommandConnection, keys: Keys, queue: str, most: int) -> list[WaitedFor]:
+    """Return the limiters that messages of a queue wait for, those first that are looked at next; `most` at most."""
+    of = keys.queue(queue)
+    found = commands.command("ZRANGE", of.limited_until, 0, most - 1, "WITHSCORES")
+    ids = found[::2]
+    counts = commands.ask([("ZLEXCOUNT", of.limited, b"[" + one + b"\0", b"(" + one + b"\1") for one in ids])
+    return [
+        WaitedFor(decode_name(one), int(count), int(float(due))) for one, count, due in zip(ids, counts, found[1::2], strict=True)
+    ]
+
+
 def hold(commands: CommandConnection, keys: Keys, limiter: str, seconds: float) -> None:
     """Let nothing of a limiter pass for so many seconds from now on; 0 ends that. `limiter` may have a key behind a colon.
 

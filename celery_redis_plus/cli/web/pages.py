@@ -36,6 +36,8 @@ SEARCHED: Final = 5_000
 RATE_SAMPLES: Final = 13
 #: Rows of the other lists, and characters of a body.
 ROWS: Final = LISTING_PAGE
+#: Groups, and limiters, of a queue that its page shows.
+HOLDERS_SHOWN: Final = 10
 BODY_SHOWN: Final = 20_000
 #: The lists of a queue's page; dead letters have a page of their own.
 TABS: Final[tuple[State, ...]] = ("ready", "delayed", "unacked")
@@ -119,7 +121,8 @@ class Pages:
             request, "queue.html", one=one, trend=self._trend(name), consumers=admin.consumers(name), state=state, states=TABS,
             bindings=admin.bindings(name), day=self._day(name), holders=holders,
             messages=messages, page=page, more=more, task=task, text=text, looked_at=looked_at, rows=ROWS,
-            action=self._bulk.of("/queue", name),
+            action=self._bulk.of("/queue", name), groups=admin.some_groups(name, HOLDERS_SHOWN),
+            limiters=admin.limiters_of(name, HOLDERS_SHOWN),
         )  # fmt: skip
 
     def message(self, request: Request) -> Response:

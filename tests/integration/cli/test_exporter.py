@@ -74,7 +74,7 @@ def test_a_scrape_tells_what_is_in_the_queues_and_what_has_happened(broker_url, 
     assert (found[("queue_paused", "q")], found[("queue_paused", "idle")]) == (0, 1)
     counted = {name: found[(f"queue_{name}_total", "q")] for name in ("published", "delivered", "acked", "dead_lettered")}
     assert counted == {"published": 5, "delivered": 3, "acked": 1, "dead_lettered": 1}
-    absent = {"fanout_subscribers", "fanout_max_lag_messages", "queue_full_ratio"}
+    absent = {"fanout_subscribers", "fanout_max_lag_messages", "queue_full_ratio", "limiter_waiting_messages", "limiter_held"}
     names = {f"{name}_total" for name in QUEUE_COUNTERS} | set(GAUGES) - absent
     assert {name for name, *_ in found} == names
 
@@ -151,3 +151,26 @@ def test_a_port_that_is_none_is_refused(cli, port):
     printed = cli("exporter", "--port", port)
     assert printed.status == 2
     assert "--port" in printed.err
+
+
+def test_limiters_have_series_by_name_of_the_twenty_with_the_most_waiting(channel, broker_url):
+    declare(channel, "q")
+    for number in range(22):
+        publish(channel, "q", "x", headers={"x-limiter": f"l{number}:1/h"})
+    for key in ("a", "b"):
+        publish(channel, "q", "x", "y", headers={"x-limiter": f"keyed:1/h key={key}"})
+    while channel.basic_get("q"):
+        pass
+    with BrokerAdmin(broker_url) as admin:
+        admin.hold_limiter("keyed", 60)
+    collector = BrokerCollector(lambda: BrokerAdmin(broker_url))
+    samples = {
+        (one.name, one.labels["limiter"]): one.value
+        for family in collector.collect()
+        for one in family.samples
+        if "limiter" in one.labels
+    }
+    collector.close()
+    assert samples["celery_redis_plus_limiter_waiting_messages", "keyed"] == 2
+    assert samples["celery_redis_plus_limiter_held", "keyed"] == 1
+    assert len(samples) == 40

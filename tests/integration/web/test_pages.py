@@ -254,3 +254,14 @@ def test_a_broker_that_refuses_the_user_is_a_readable_page(own_server):
         assert answer.status == 503
         assert "secret-word" not in answer.text
         assert "The broker cannot be asked" in answer.text
+
+
+def test_the_groups_and_limiters_of_a_queue_are_shown(page, channel):
+    channel.queue_declare("q", durable=True, arguments={"x-group-concurrency": 1})
+    publish(channel, "q", "x", "y", headers={"x-message-group": "customer <7>"})
+    publish(channel, "q", "x", "y", "z", headers={"x-limiter": "stripe:1/h"})
+    for _ in range(3):
+        channel.basic_get("q")
+    text = page.get("/queue", name="q").text
+    assert re.search(r"customer &lt;7&gt;.*?<td[^>]*>1<.*?<td[^>]*>1<", text)
+    assert re.search(r">stripe<.*?<td[^>]*>2<.*?20\d\d-", text)
