@@ -93,6 +93,7 @@ class LimitedQueue(Queue):
         assert self.client.exists(*left) == 0
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("examples", [15, pytest.param(300, marks=pytest.mark.weekly)])
 @pytest.mark.parametrize("case", ["plain", "one", "one, delays", "fair, two"])
 def test_limiters_let_through_what_they_may_and_no_more(case, examples, redis_client, broker_url):

@@ -155,6 +155,7 @@ def test_a_strict_group_waits_with_its_message(channel):
     assert get(channel, 1) == ["a2"]
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize(
     "text",
     [

@@ -56,6 +56,43 @@ def test_a_duplicate_is_told_whichever_exchange_it_goes_through(options, url):
     pools.reset()
 
 
+# -- limiters
+
+
+def test_each_shard_limits_by_itself_and_a_hold_stands_in_all(channel, url):
+    declare(channel, *QUEUES)
+    for queue in QUEUES:
+        publish(channel, queue, "1", "2", headers={"x-limiter": "a:1/h"})
+    taken = [channel.basic_get(queue) for queue in QUEUES * 2]
+    assert [message and message.payload for message in taken] == ["1"] * SHARDS + [None] * SHARDS
+    with admin_of_url(url) as admin:
+        (found,) = admin.limiters()
+        assert (found.limiter, found.waiting, found.queues) == ("a", SHARDS, SHARDS)
+        assert [one.limiter for one in admin.limiters_of(QUEUES[2])] == ["a"]
+        admin.set_limiter("a", "1000/s")
+        assert [wait_until(lambda queue=queue: channel.basic_get(queue), 10).payload for queue in QUEUES] == ["2"] * SHARDS
+    crp.limit.hold("b", 60, app=channel.connection.client)
+
+
+def test_a_task_takes_of_the_limiter_in_the_shard_of_its_queue(url, broker_url):
+    app = crp.configure_app(Celery("shop", broker=url, set_as_current=False))
+    app.conf.update(task_acks_late=True, task_queues=[kombu.Queue(queue, durable=True) for queue in QUEUES])
+    seen = []
+
+    @app.task(name="limits", shared=False, rate_limit="all:concurrency=1")
+    def limits():
+        with crp.limit("places:concurrency=1", timeout=5, app=app), crp.limit("a:1/h", timeout=0, app=app):
+            seen.append(1)
+
+    with pointed_at(app, url, crp.redis_url(broker_url)):
+        for queue in QUEUES:
+            limits.apply_async(queue=queue)
+        drain(app=app)
+    assert len(seen) == SHARDS
+    app.close()
+    pools.reset()
+
+
 # -- events
 
 
