@@ -340,8 +340,14 @@ local function limiters()
   -- A message is in work no more: where its limiter counts what is in work, another one may go on.
   local function give_back(meta, tag, said)
     local limiter, q = read(said), queue_of(meta)
-    if not limiter or not limiter.rule.concurrency then return end
-    if redis.call('ZREM', key_of(q, 'limiter_places', limiter), tag .. '\0' .. q.rest) > 0 then admit_everywhere(q, limiter.id) end
+    if not limiter then return end
+    if limiter.rule.concurrency then
+      if redis.call('ZREM', key_of(q, 'limiter_places', limiter), tag .. '\0' .. q.rest) > 0 then admit_everywhere(q, limiter.id) end
+      return
+    end
+    -- Where the process died that sweeps the queue, another one does so when its lease has ended: those that work go on meanwhile.
+    local due = redis.call('ZRANGEBYSCORE', q.untils, '-inf', text(now_ms()), 'LIMIT', 0, 1)[1]
+    if due then admit(meta, due) end
   end
 
   -- Takes a message out of those that wait; `place` is its score in `held`.

@@ -80,3 +80,25 @@ def test_messages_that_wait_in_a_transient_queue_live_as_long_as_it(shop):
     one.queues.touch("q")
     for key in (one.q.held, one.q.limited, one.q.limited_until, one.q.message + tag.encode()):
         assert one.client.pttl(key) > 5_000
+
+
+def test_a_check_mends_a_limiter_that_nothing_looks_at_and_so_does_a_sweep(queue):
+    publish(queue, "a:1/h", *BODIES[:3])
+    assert taken(queue) == 1
+    queue.client.delete(queue.q.limited_until)
+    found = queue.run("check_limiters", [queue.q.meta], 1, "", 100)
+    assert found == [b"", b"", b"limiter-without-time", b"limiter a"]
+    assert queue.run("check_limiters", [queue.q.meta], 0, "", 100) == [b""]
+    queue.client.delete(queue.q.limited_until)
+    queue.sweep()
+    assert queue.run("check_limiters", [queue.q.meta], 0, "", 100) == [b""]
+
+
+def test_an_ack_lets_a_limiter_go_on_whose_time_has_come_though_nobody_sweeps(queue):
+    publish(queue, "a:10/s burst=1", *BODIES[:3])
+    queue.held = queue.claim()
+    assert len(queue.held) == 1
+    queue.clock.advance(1000)
+    assert queue.claim() == []
+    queue.settle("ACK")
+    assert len(queue.claim()) == 1
