@@ -68,6 +68,7 @@ if deduplicated and string.sub(ARGV[9], 1, 8) == 'replace/' then
 -- @include replacement
   local queue = { ready = KEYS[2], delayed = KEYS[3], message = KEYS[4], meta = KEYS[1], expiry = KEYS[7] }
   replacement, duplicate = replacement_of(ARGV[9], duplicate, queue, ARGV[3])
+  record.ready_at = replacement and replacement.ready_at
 end
 if duplicate then
   if staged then redis.call('UNLINK', staged) end

@@ -101,6 +101,7 @@ local duplicate, replacement = ARGV[11] and not stored and duplicate_of(ARGV[11]
 if ARGV[11] and not stored and string.sub(ARGV[11], 1, 8) == 'replace/' then
 -- @include replacement
   replacement, duplicate = replacement_of(ARGV[11], duplicate, queue, ARGV[3])
+  record.ready_at = replacement and replacement.ready_at
 end
 if duplicate then
   unstage()

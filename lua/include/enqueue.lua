@@ -35,8 +35,8 @@ end
 -- Gives the message its tag and its place: ready, or delayed until `eta` (ms since the epoch; '+ms' counts from now). Returns
 -- the tag.
 -- `record` is HMGET meta of RECORD, read anew for each message; `record.description` is what the event `published` says of the
--- message. `staged` is false, or the key of a hash that already holds the body, or a whole message of another queue: its RENAME is
--- the moment from which on the message is here.
+-- message, `record.ready_at` since when it counts as ready, in place of now. `staged` is false, or the key of a hash that already holds
+-- the body, or a whole message of another queue: its RENAME is the moment from which on the message is here.
 -- `expiry_text` is as publishers send it. `tag` is false, or a tag that the message has already: its event is left to the caller.
 local function enqueue(meta, ready, delayed, message, wakeup, schedule_wakeup, record, payload, rank, eta, staged, expiry,
   expiry_text, tag)
@@ -63,9 +63,9 @@ local function enqueue(meta, ready, delayed, message, wakeup, schedule_wakeup, r
   if delayed_until then
     redis.call('ZADD', delayed, delayed_until, tag)
   elseif holders then
-    held = groups().enter(meta, tag, holders, rank * level + time, true)
+    held = groups().enter(meta, tag, holders, rank * level + (record.ready_at or time), true)
   else
-    redis.call('ZADD', ready, text(rank * level + time), tag)
+    redis.call('ZADD', ready, text(rank * level + (record.ready_at or time)), tag)
   end
   if staged then
     local moved = redis.call('HEXISTS', staged, 'payload') == 1

@@ -8,6 +8,7 @@ import kombu
 import pytest
 
 from celery_redis_plus.broker.queues.messages import Messages
+from celery_redis_plus.connection.server_time import server_ms
 from celery_redis_plus.errors import InvalidArgument
 from celery_redis_plus.events import illegal_steps, read_entry, shown_state
 from celery_redis_plus.keys import Keys
@@ -194,3 +195,25 @@ def test_what_the_headers_cannot_be_is_refused(header, value, channel):
     with pytest.raises(InvalidArgument, match=rf"header 'x-deduplication-{header.replace('_', '-')}' is {value!r}; allowed: "):
         send(channel, 1, **{f"deduplication_{header}": value})
     assert sizes(channel) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("arguments", [{}, {"x-max-length": 100}, {"x-priority-ageing": 60_000}, {"x-group-concurrency": 1}])
+def test_a_ready_message_keeps_its_place_however_often_it_is_replaced(arguments, channel, redis_client):
+    """Calls that go on would push it back behind a busy queue for ever."""
+    channel.queue_delete("q")
+    declare(channel, "q", arguments=arguments)
+    group = {"message_group": "g"} if "x-group-concurrency" in arguments else {}
+    producer = kombu.Producer(channel)
+    for body in ("before", "one", "behind"):
+        if body == "one":
+            send(channel, body, **group)
+        else:
+            producer.publish(body, routing_key="q", headers={"x-message-group": "g"})
+        # Within a millisecond the new one comes last.
+        began = server_ms(channel.session.commands)
+        wait_until(lambda began=began: server_ms(channel.session.commands) > began)
+    for number in range(3):
+        send(channel, f"again {number}", **group)
+    assert violations(redis_client, Keys()) == []
+    inbox = Inbox(channel, kombu.Queue("q", durable=True, queue_arguments=arguments), prefetch=1)
+    assert inbox.drain(3) == ["before", "again 2", "behind"]
