@@ -131,6 +131,7 @@ ROLES = (
             "unlink",
             "xtrim",
             "zadd",
+            "zincrby",
             "zrem",
             "set",
             "zremrangebyrank",

@@ -38,6 +38,7 @@ VALUES = {
     "x-delayed-retry-min": (10, 20),
     "x-delayed-retry-max": (100, 200),
     "x-retry-policy": ("exponential first=1000", "linear first=1000"),
+    "x-redrive": ("after=10m", "after=1h times=3"),
     "x-consumer-timeout": (60_000, 90_000),
     "x-dead-letter-exchange": ("", "dead"),
     "x-dead-letter-routing-key": ("a", "b"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import kombu
 import pytest
 
-from celery_redis_plus.broker.queues import queues
+from celery_redis_plus.broker.queues import queue_registry
 from tests.support.inbox import publish
 from tests.support.waiting import wait_until
 
@@ -112,7 +112,7 @@ def test_a_wakeup_that_is_passed_on_after_its_queue_was_deleted_goes(channel, re
 
 
 def test_the_number_of_deleted_queues_that_are_remembered_is_bounded(channel, redis_client, monkeypatch):
-    monkeypatch.setattr(queues, "MAX_TOMBSTONES", 3)
+    monkeypatch.setattr(queue_registry, "MAX_TOMBSTONES", 3)
     channel.queue_declare("lasting", durable=True)
     for number in range(6):
         channel.queue_declare(f"r{number}", exclusive=True)
