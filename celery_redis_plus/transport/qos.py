@@ -178,7 +178,8 @@ class QoS(virtual.QoS):
         if not self.channel.delivery_loop.attached:
             # The loop has ended meanwhile, and sends nothing any more.
             session.acknowledger.flush()
-        elif 4 * self.credit(len(self.channel.queue_consumers.buffer), limit) >= 3 * limit:
+        elif not limit or 4 * len(self._delivered) <= limit:
+            # Also for what waits in the buffer: Celery lowers the prefetch count when a task with an eta has begun.
             session.waker.wake()
 
     def drop(self, tag: str) -> None:

@@ -4,6 +4,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from celery_redis_plus.testing import running_worker
+from tests.support.waiting import wait_until
+
 from celery_redis_plus.errors import InvalidEta
 
 DELAYED = "delayed:{celery}"
@@ -46,3 +49,23 @@ def test_eta_that_is_no_time_is_refused_by_name_and_nothing_is_stored(setup, eta
         celery_app(setup).send_task("c.add", [1, 2], eta=eta)
 
     assert redis_client.keys("message:*") == []
+
+
+def test_ready_tasks_that_had_a_countdown_run_without_a_pause(celery_app, redis_client):
+    """Celery raises the prefetch count for each of them, and lowers it again: what was claimed meanwhile waits for an ack."""
+    app, ran = celery_app("configured", result_backend=None), []
+
+    @app.task(name="c.noted", shared=False)
+    def note(number):
+        ran.append(number)
+
+    for number in range(40):
+        note.apply_async((number,), countdown=0.2)
+    wait_until(lambda: held_until_all(redis_client) < datetime.now(UTC).timestamp())
+    with running_worker(app, concurrency=1, pool="threads", prefetch_multiplier=1):
+        # A loop that nobody wakes sleeps for a second: 13 s.
+        wait_until(lambda: len(ran) == 40, timeout_s=6)
+
+
+def held_until_all(client):
+    return max(score for _, score in client.zrange(DELAYED, 0, -1, withscores=True)) / 1000
