@@ -21,7 +21,7 @@ def commands_of(heading):
 
 
 OPTIONAL = commands_of("These may be missing")
-NEEDED = commands_of("Among them are")
+NEEDED = re.findall(r"`([A-Z]+)`", PAGE.partition("are needed, such as")[2].partition("Without")[0])
 
 
 def run(url):
