@@ -11,7 +11,7 @@ from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
-from celery import Task, chord, current_app, group, signals
+from celery import Task, chord, current_app, current_task, group, signals
 
 from celery_redis_plus.broker.arguments.deduplication import ID as DEDUPLICATION_ID
 from celery_redis_plus.broker.arguments.names import GROUP
@@ -190,7 +190,7 @@ def _send_task(
     unique = getattr(options.get("task_type"), "unique", None)
     replaces = False
     # The last task of a chain has an empty one.
-    if unique is not None and all(options.get(kind) is None for kind in _OF_CANVAS):
+    if unique is not None and all(options.get(kind) is None for kind in _OF_CANVAS) and not _is_awaited(options.get("task_id")):
         replaces = _make_unique(options, *arguments)
     _name_holders(connections, arguments, options)
     duplicates: dict[str, str] = {}
@@ -217,6 +217,19 @@ def _send_task(
     return result
 
 
+def _is_awaited(task_id: str | None) -> bool:
+    """Return whether others wait for the result with this id already: the body of a chord, or what replaces the running task."""
+    running = current_task._get_current_object() if task_id else None  # noqa: SLF001 - Celery's name for what the proxy stands for
+    if running is None or running.request.id is None:
+        return False
+    body = running.request.chord or {}
+    return (
+        task_id == running.request.id
+        or task_id == (body.get("options") or {}).get("task_id")
+        or running.name == "celery.chord_unlock"
+    )
+
+
 def _name_holders(connections: Connections | None, arguments: Sequence[Any], options: dict[str, Any]) -> None:
     """Add the headers that name what may hold a task back: its limiter, and its message group."""
     if getattr(options.get("task_type"), "crp_limiter", None) is not None:
@@ -237,7 +250,7 @@ def _name_limiter(options: dict[str, Any], _: str, args: Any = None, kwargs: Any
 def _make_unique(options: dict[str, Any], name: str, args: Any = None, kwargs: Any = None, *_: Any, **__: Any) -> bool:  # noqa: ARG001
     """Give a unique task the headers by which the broker knows another one with its arguments; return whether it replaces that.
 
-    A member of a chord, group or chain is always sent, since the others wait for its own result.
+    A member of a chord, group or chain is always sent, and what replaces a task: others wait for its own result.
     """
     headers = dict(options.get("headers") or {})
     if DEDUPLICATION_ID in headers:

@@ -134,6 +134,26 @@ def test_the_last_of_a_chain_is_sent_though_another_one_waits(shop):
         assert chain(first.si(), last.si("ada")).apply_async().get(timeout=30) is None
 
 
+@pytest.mark.parametrize("how", ["chord", "replace"])
+@pytest.mark.parametrize("options", [{"unique": "while-queued"}, {"unique": None, "debounce": 600}])
+def test_a_task_whose_result_is_awaited_is_sent_though_another_one_waits(shop, how, options):
+    """The body of a chord, and what takes the place of a running task, have ids that others know."""
+    total = shop.make("total", unique_by=["user"], **options)
+    shop.gates["total"].set()
+
+    @shop.task(name="part", bind=True, shared=False)
+    def part(self):
+        if how == "replace":
+            raise self.replace(total.si("ada"))
+
+    waiting = total.delay("ada") if "debounce" in options else total.apply_async(("ada",), countdown=600)
+    assert waiting.is_duplicate is False
+    with running_worker(shop, concurrency=2, pool="threads"):
+        result = chord([part.si(), part.si()])(total.si("ada")) if how == "chord" else part.delay()
+        assert result.get(timeout=30) is None
+    assert len(shop.runs) == 1
+
+
 @pytest.mark.parametrize(
     ("options", "error"),
     [
