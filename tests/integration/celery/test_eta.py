@@ -4,10 +4,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from celery_redis_plus.testing import running_worker
-from tests.support.waiting import wait_until
-
 from celery_redis_plus.errors import InvalidEta
+from tests.support.waiting import wait_until
 
 DELAYED = "delayed:{celery}"
 
@@ -51,20 +49,16 @@ def test_eta_that_is_no_time_is_refused_by_name_and_nothing_is_stored(setup, eta
     assert redis_client.keys("message:*") == []
 
 
-def test_ready_tasks_that_had_a_countdown_run_without_a_pause(celery_app, redis_client):
+def test_ready_tasks_that_had_a_countdown_run_without_a_pause(celery_app, celery_worker, redis_client):
     """Celery raises the prefetch count for each of them, and lowers it again: what was claimed meanwhile waits for an ack."""
-    app, ran = celery_app("configured", result_backend=None), []
-
-    @app.task(name="c.noted", shared=False)
-    def note(number):
-        ran.append(number)
-
-    for number in range(40):
-        note.apply_async((number,), countdown=0.2)
+    app = celery_app("configured")
+    for number in range(60):
+        app.send_task("c.note", ("n", str(number)), countdown=0.2)
     wait_until(lambda: held_until_all(redis_client) < datetime.now(UTC).timestamp())
-    with running_worker(app, concurrency=1, pool="threads", prefetch_multiplier=1):
-        # A loop that nobody wakes sleeps for a second: 13 s.
-        wait_until(lambda: len(ran) == 40, timeout_s=6)
+    config = {"worker_prefetch_multiplier": 1}
+    celery_worker("configured", config=config, pool="threads", concurrency=1).wait_until_ready()
+    # A loop that nobody wakes sleeps for two seconds: 20 s.
+    wait_until(lambda: not redis_client.exists(DELAYED, "queue:{celery}", "messages_index:{celery}"), timeout_s=8)
 
 
 def held_until_all(client):
