@@ -12,6 +12,7 @@
 -- Bound: a few looks at each of the queue's consumers; a RENAME costs the same however many messages there are.
 -- @include living
 -- @include to_trash
+-- @include tell_processes
 if ARGV[3] == '1' and redis.call('HEXISTS', KEYS[2], 'id') == 1 then return { 0, 0, 0, '' } end
 if ARGV[4] ~= '' and redis.call('HGET', KEYS[2], 'id') ~= ARGV[4] then return { 0, 0, 0, '' } end
 if ARGV[1] == '1' and #living(KEYS[5], KEYS[6], KEYS[7]) > 0 then return { 0, 0, 0, '' } end
@@ -32,7 +33,6 @@ end
 redis.call('UNLINK', redis.call('HGET', KEYS[2], 'wakeup') or KEYS[3], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[8], KEYS[9], KEYS[16],
   (string.gsub(KEYS[2], 'meta:{', 'limited:{', 1)), (string.gsub(KEYS[2], 'meta:{', 'limited_until:{', 1)),
   (string.gsub(KEYS[2], 'meta:{', 'group_times:{', 1)))
--- The process of each takes one of these, looks at the queue, and tells its consumer that it is gone; or lists it again.
-for _, id in ipairs(consumers) do redis.call('ZADD', KEYS[4], 0, id) end
-if #consumers > 0 then redis.call('PEXPIRE', KEYS[4], 10000) end
+-- It tells its consumer that the queue is gone, or lists it again.
+tell_processes(KEYS[4], consumers)
 return { 1, ready, transient, event_log }

@@ -2,7 +2,7 @@
 -- Replaces what a queue's record says of the arguments that only steer, under a new revision of its id: what others have read of a record
 -- is right as long as its id stands (`broker/exchanges/known_queues.py`). Its messages and consumers stay.
 -- KEYS  1 queue (zset, read)  2 delayed (zset, read)  3 messages_index (zset, read)  4 message (prefix of a hash, read)
---       5 wakeup (zset)  6 meta (hash)  7 schedule_wakeup (zset, read)  8 expiry (zset, read)  9 dlx_outbox (zset, read)
+--       5 wakeup (zset)  6 meta (hash)  7 schedule_wakeup (zset)  8 expiry (zset, read)  9 dlx_outbox (zset, read)
 --       10 dead (zset, read)  11 trash (zset, read)  12 consumers (zset)  13 consumer (prefix of a hash)  14 with_credit (zset)
 --       15 heartbeats (zset, read)  16 leader (hash, read)  17 policies (hash, read)
 -- ARGV  1 id of the record as it was read  2 version of the policies as they were read  3 arguments (text)
@@ -11,11 +11,12 @@
 -- Returns the new id; '' where the record has another id by now, or none, or the policies another version; 'COUNT' where its bytes are to
 -- be limited, which were not counted before, and it has messages.
 -- KEYS of its own  waiting_publishers (zset)
--- Bound: the fields that are given; with a single active consumer or consumer priorities also a look at each of the queue's consumers.
+-- Bound: the fields that are given, and a look at each of the queue's consumers.
 -- @include now
 -- @include consumers
 -- @include limits
 -- @include queue_id
+-- @include tell_processes
 local keys = consumer_keys(0)
 local before = redis.call('HMGET', keys.meta, 'id', 'limited', 'sac', 'owner', 'waiting_publishers')
 if before[1] ~= ARGV[1] then return '' end
@@ -54,4 +55,6 @@ if before[5] and before[2] ~= now_has.limits then
   redis.call('DEL', before[5], before[5] .. ':seen')
 end
 update_consumers(keys)
+-- Consumers may wait for another wake-up from now on.
+tell_processes(keys.schedule_wakeup, redis.call('ZRANGE', keys.consumers, 0, -1))
 return id

@@ -12,6 +12,7 @@ import pytest
 from kombu.exceptions import ChannelError
 from redis.exceptions import ConnectionError as RedisConnectionError
 
+from celery_redis_plus import clock
 from celery_redis_plus.admin.broker_admin import BrokerAdmin
 from celery_redis_plus.broker.arguments.argument_rules import STEERING
 from celery_redis_plus.broker.arguments.queue_arguments import QueueArguments
@@ -539,6 +540,16 @@ def test_publishers_that_waited_for_an_earlier_limit_are_in_no_ones_way(connect,
     operator.set_policy("q", {"x-max-length": 12, "x-overflow": "block"}, "r")
     publish(channel, "q", 9)
     assert operator.counters("q").blocked == 5
+
+
+def test_the_consumer_of_an_idle_queue_hears_of_other_arguments_at_once(connect, operator):
+    """It waits for another wake-up from then on. Without word it would hear of them with its next look, after 7 s or more."""
+    inbox = Inbox(connect().channel(), "q")
+    sweeper = inbox.channel.session.service.tasks.sweeper
+    wait_until(lambda: (inbox.pump(0.05), sweeper.next_run_at - clock.now_s() > 7)[1])
+    operator.set_policy("q", {"x-single-active-consumer": True}, "test")
+    publish(connect(client_name="publisher").channel(), "q", "first")
+    assert inbox.drain(1, timeout_s=5) == ["first"]
 
 
 def test_a_consumer_hears_of_arguments_that_a_publish_of_its_process_has_met(connect, operator):
