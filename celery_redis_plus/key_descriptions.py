@@ -233,7 +233,7 @@ OF_A_QUEUE = (
         _Q.dedup + b"TEXT",
         "string",
         "Tag and task id of the stored message with an `x-deduplication-id`; if it was moved, also its queue.",
-        "`x-deduplication-ttl`.",
+        "`x-deduplication-ttl`; of a task with `unique` or `debounce` a week after it is due.",
     ),
     KeyDescription(
         _Q.migrated,

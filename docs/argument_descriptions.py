@@ -56,7 +56,10 @@ OF_MESSAGES = {
     ),
     "x-delay": ("milliseconds, up to 100 years", "The message becomes ready so much later ([delayed tasks](delayed-tasks.md))."),
     "x-deduplication-id": ("a text", "A second message with this id is not stored ([lifecycle](lifecycle.md#deduplication))."),
-    "x-deduplication-ttl": ("milliseconds", "How long the id is remembered."),
+    "x-deduplication-ttl": (
+        "milliseconds",
+        "How long the id is remembered at most; but for the scope `ttl` from when the message is due.",
+    ),
     "x-deduplication-scope": (
         "`ttl`, `until-claimed`, `until-started`, `until-acked`",
         "Until when the id is remembered; `ttl` without it.",

@@ -92,6 +92,6 @@ if record[13] and tonumber(record[13]) < tonumber(ARGV[6]) then redis.call('PEXP
 if replacement then
   replacement.finish(tag)
 elseif ARGV[9] then
-  remember_duplicate(ARGV[9], tag, KEYS[4])
+  remember_duplicate(ARGV[9], tag, KEYS[4], ARGV[3])
 end
 return tag

@@ -150,7 +150,7 @@ local function put(dropped)
   if replacement and not dropped then
     replacement.finish(tag)
   elseif ARGV[11] and not dropped then
-    remember_duplicate(ARGV[11], tag, queue.message)
+    remember_duplicate(ARGV[11], tag, queue.message, ARGV[3])
   end
   return tag
 end

@@ -18,7 +18,6 @@ from celery.exceptions import Ignore, Reject, Retry, TaskPredicate
 
 from celery_redis_plus.broker.arguments.deduplication import (
     ID,
-    LONGEST_TTL_MS,
     RETRY_OF,
     SCOPE,
     SNOOZES,
@@ -187,8 +186,7 @@ def _sent_again(
         headers[RETRY_OF] = tag
         # An id that stands for a time, or until the start, goes on without the retry.
         if ID not in headers or headers.get(SCOPE, TTL_SCOPE) in {UNTIL_STARTED, TTL_SCOPE}:
-            ttl = min(REMEMBERED_MS + round(delay_s * 1000), LONGEST_TTL_MS)
-            headers |= {ID: f"retry of {tag}", SCOPE: "until-acked", TTL: ttl}
+            headers |= {ID: f"retry of {tag}", SCOPE: "until-acked", TTL: REMEMBERED_MS}
     signature = task.signature_from_request(request, countdown=delay_s, retries=retries, headers=headers)
     again = Retry(reason or None, exc=error, when=delay_s, is_eager=request.is_eager, sig=signature)
     if request.is_eager:

@@ -29,6 +29,8 @@ from celery_redis_plus.errors import InvalidArgument, OptionError
 #: Value of the option -> how long the server remembers the id.
 SCOPES = {"while-queued": "until-claimed", "until-start": "until-started", "until-success": "until-acked"}
 WINDOW = "window"
+#: Milliseconds for which a task stands for its arguments, from when it is due: each set of arguments leaves 230 bytes that long.
+KEPT_MS = 7 * 86_400_000
 #: What `unique` is of a task with `debounce`: its retries neither wait nor are replaced.
 DEBOUNCED = "until-start"
 #: `max_wait` of a task that names none, as a multiple of its `debounce`.
@@ -200,7 +202,7 @@ def _milliseconds(task: Any, option: str, value: Any, least: int) -> int:
 def _scope_of(task: Any) -> dict[str, Any]:
     unique = task.unique
     if isinstance(unique, str) and unique in SCOPES:
-        return {SCOPE: SCOPES[unique], TTL: LONGEST_TTL_MS}
+        return {SCOPE: SCOPES[unique], TTL: KEPT_MS}
     kind, _, window = unique.partition(" ") if isinstance(unique, str) else ("", "", "")
     try:
         milliseconds = time_ms(window) if kind == WINDOW else 0

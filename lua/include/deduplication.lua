@@ -7,6 +7,8 @@
 -- include/replacement.lua.
 
 -- @include message
+-- @include now
+-- @include text
 
 local STANDING, RETRY = '^([^/ ]+)/?(%d*) (%S+) ?(.*)$', '^renew/(%d+)/?(%S*)$'
 
@@ -31,8 +33,15 @@ local function duplicate_of(dedup, message)
   return duplicate
 end
 
-local function remember_duplicate(dedup, tag, message)
+-- How many ms it is until an eta as publishers send it: ms since the epoch, or '+' and ms from now on.
+local function delay_of(eta)
+  return math.max(string.sub(eta, 1, 1) == '+' and tonumber(eta) or tonumber(eta) - now_ms(), 0)
+end
+
+-- Has `tag`, which is due at `eta`, stand for its id. But for the scope `ttl` that lasts for so long after it is due.
+local function remember_duplicate(dedup, tag, message, eta)
   local scope, ttl, task, key = parts_of(dedup)
+  if scope ~= 'ttl' then ttl = text(ttl + delay_of(eta)) end
   local retry, of = string.match(scope, RETRY)
   redis.call('SET', key, tag .. (retry and '/' .. retry or '') .. ' ' .. task, 'PX', ttl)
   if retry and of ~= '' and fields_of(message .. of, 'payload')[1] then redis.call('HSET', message .. of, 'retried', 1) end

@@ -35,13 +35,16 @@ local function replacement_of(dedup, duplicate, queue, eta)
   local since = max_wait ~= '' and (tonumber(kept[1] or '') or now)
   if since then
     if not (since > 0 and since <= now) then since = now end
-    local delay = string.sub(eta, 1, 1) == '+' and tonumber(eta) or tonumber(eta) - now
-    eta = '+' .. text(math.max(math.min(delay, since + max_wait - now), 0))
+    eta = '+' .. text(math.max(math.min(delay_of(eta), since + max_wait - now), 0))
   end
   local function finish(stored)
     if since then redis.call('HSET', queue.message .. stored, 'waits_since', text(since)) end
-    if not tag then return remember_duplicate(dedup, stored, queue.message) end
-    redis.call('SET', key, stored .. ' ' .. own_task, 'KEEPTTL')
+    if not tag then return remember_duplicate(dedup, stored, queue.message, eta) end
+    if scope == 'ttl' then
+      redis.call('SET', key, stored .. ' ' .. own_task, 'KEEPTTL')
+    else
+      remember_duplicate(dedup, stored, queue.message, eta)
+    end
     local track = tracked_by(queue.meta, hash)
     release_capacity_of(queue, tag, now)
     redis.call('UNLINK', hash)

@@ -156,6 +156,17 @@ def test_a_moved_message_leaves_the_one_that_stands_for_its_id_there_alone(conne
     assert send(channel, 3, "r", scope="until-acked") == standing
 
 
+@pytest.mark.parametrize(("scope", "kept_ms"), [("ttl", 60_000), ("until-claimed", 660_000), ("until-acked", 660_000)])
+@pytest.mark.parametrize("conflict", ["keep", "replace"])
+def test_an_id_outlives_the_delay_of_its_message(connect, redis_client, scope, kept_ms, conflict):
+    channel = connect().channel()
+    declare(channel, "q")
+    for _ in range(2):
+        send(channel, 1, scope=scope, ttl=60_000, delay=600_000, conflict=conflict)
+    [key] = redis_client.keys("dedup:*")
+    assert kept_ms - 30_000 < redis_client.pttl(key) <= kept_ms + 10
+
+
 @pytest.mark.parametrize(("header", "value"), [("ttl", 0), ("ttl", "soon"), ("scope", "for ever")])
 def test_what_the_headers_cannot_be_is_refused(header, value, connect):
     channel = connect().channel()
