@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from pyarrow import parquet
 
 from celery_redis_plus.errors import InvalidArgument, TablesUnusable
+from celery_redis_plus.spark import delta_log
 from celery_redis_plus.spark.arrow_columns import ints
 from celery_redis_plus.spark.losses import FORGOTTEN, MEMORY_FULL, PARTS, RANGES, TRIMMED, noted
 from celery_redis_plus.spark.manifest import (
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 #: Name -> what has to hold.
 CHECKS = {
     "files": "every file that the tables name is there, with its rows",
+    "logs": "the logs of Delta Lake, where there are some, name the files of the tables",
     "numbers": "the events of each queue are numbered without gaps, but for known losses, and each is there once",
     "steps": "each message is published once, and its events are possible in their order, where nothing was lost",
     "sums": "the minutes add up to the messages, and the messages to the events",
@@ -144,7 +146,14 @@ class _Checker:
             return
         if not self.files:
             raise TablesUnusable(f"{self.storage} has no table 'events' yet: run `celery-redis-plus spark ingest`")
-        others = {"numbers": self._numbers, "steps": self._steps, "sums": self._sums, "losses": self._losses, "age": self._age}
+        others = {
+            "logs": self._logs,
+            "numbers": self._numbers,
+            "steps": self._steps,
+            "sums": self._sums,
+            "losses": self._losses,
+            "age": self._age,
+        }
         for name, method in others.items():
             if name not in skip:
                 yield from method()
@@ -159,6 +168,10 @@ class _Checker:
             there = files and all(self.storage.size(file) is not None for file in files)
             if there and (rows := sum(map(self.storage.row_count, files))) != batch.rows:
                 yield Finding("files", batch.name, abs(rows - batch.rows), f"{rows:,} rows; {batch.rows:,} were stored")
+
+    def _logs(self) -> Iterator[Finding]:
+        for table, count in delta_log.differences(self.storage, self.manifest):
+            yield Finding("logs", table, count, "files are in the log or in the tables only, which the next aggregation mends")
 
     def _numbers(self) -> Iterator[Finding]:
         ranges = [loss for loss in self.losses if loss.why in RANGES]

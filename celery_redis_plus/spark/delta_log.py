@@ -178,16 +178,42 @@ def follow(storage: Storage, manifest: Manifest, verify: Callable[[], None] | No
     known = storage.current(DELTA) or NO_LOGS
     if not manifest.version or known["version"] == manifest.version:
         return
-    files = {EVENTS: manifest.events, **{table: manifest.tables[table] for table in TABLES}}
-    named = {table: {file: day for day, of_day in dates.items() for file in of_day} for table, dates in files.items()}
-    named["messages"] |= {file: day for day, of_day in manifest.tables[UNFINISHED].items() for file in of_day}
-    named["losses"] = {manifest.losses: ""} if manifest.losses else {}
+    named = _named(manifest)
     if any(not file.startswith(f"{table}/") for table, of_table in named.items() for file in of_table):
         # A release that knows no logs has written it: they follow from the next version on.
         return
     verify = verify or partial(storage.verify, TABLES_LOCK)
     logs = {table: _bring(storage, table, of_table, manifest, verify) for table, of_table in named.items()}
     storage.write_json(DELTA, {"version": manifest.version, "logs": logs})
+
+
+def differences(storage: Storage, manifest: Manifest) -> Iterator[tuple[str, int]]:
+    """Yield the tables whose logs name other files than the current version, and how many. The caller holds `TABLES_LOCK`.
+
+    Raises:
+        SparkUnavailable: the package `deltalake` is not installed.
+    """
+    if not manifest.version or not is_on(storage):
+        return
+    from deltalake.exceptions import TableNotFoundError
+
+    for table, named in _named(manifest).items():
+        try:
+            present = {f"{table}/{path}" for path in _paths(_opened(storage, table))}
+        except (TableNotFoundError, TablesUnusable):
+            yield table, max(1, len(named))
+        else:
+            if other := present.symmetric_difference(named):
+                yield table, len(other)
+
+
+def _named(manifest: Manifest) -> dict[str, dict[str, str]]:
+    """Return table -> file -> day, as the logs name them."""
+    files = {EVENTS: manifest.events, **{table: manifest.tables[table] for table in TABLES}}
+    named = {table: {file: day for day, of_day in dates.items() for file in of_day} for table, dates in files.items()}
+    named["messages"] |= {file: day for day, of_day in manifest.tables[UNFINISHED].items() for file in of_day}
+    named["losses"] = {manifest.losses: ""} if manifest.losses else {}
+    return named
 
 
 def _bring(

@@ -18,7 +18,7 @@ KEPT_VERSIONS_S = 900.0
 #: Those of `expiry.EXPIRING`, without an import of Arrow.
 EXPIRING = ("events", "messages", "minutes")
 #: Those of `checks.CHECKS`, without an import of Spark.
-CHECK_NAMES = ("files", "numbers", "steps", "sums", "losses", "age")
+CHECK_NAMES = ("files", "logs", "numbers", "steps", "sums", "losses", "age")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

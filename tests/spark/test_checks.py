@@ -147,7 +147,7 @@ def test_old_events_are_found_where_an_age_is_given(root, load, wrong, redis_cli
 
 
 def test_an_unknown_check_is_refused(root):
-    with pytest.raises(InvalidArgument, match="there is no check 'gaps'; checks: files, numbers"):
+    with pytest.raises(InvalidArgument, match="there is no check 'gaps'; checks: files, logs, numbers"):
         checks.check(root, skip=["gaps"])
 
 

@@ -460,6 +460,19 @@ def test_the_sample_of_the_page(tmp_path, monkeypatch, capsys):
 
 
 @in_a_folder
+def test_a_check_tells_which_log_names_other_files(stored, url):
+    delta_log.switch_on(url)
+    assert [finding.wrong for finding in check(url) if finding.check == "logs"] == [0]
+    delta_log.tables(url)["messages"].delete("state = 'DEAD'")
+    opened(url).clear("workers/_delta_log")
+    found = [(finding.subject, finding.wrong) for finding in check(url) if finding.check == "logs"]
+    assert sorted(subject for subject, _ in found) == ["messages", "workers"]
+    assert min(wrong for _, wrong in found) >= 1
+    fold(url)
+    assert [finding.wrong for finding in check(url) if finding.check == "logs"] == [0]
+
+
+@in_a_folder
 def test_a_release_without_logs_may_be_at_work_in_between(stored, url, monkeypatch):
     delta_log.switch_on(url)
     with monkeypatch.context() as older:
