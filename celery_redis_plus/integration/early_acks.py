@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
+from celery_redis_plus.integration.task_limiters import LIMITER_OF_TASK
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from celery_redis_plus.integration.ack_policies import AckPolicies
 
@@ -19,23 +21,35 @@ NAMED: Final = 5
 
 
 def warn_about_early_acks(app: Any, policies: AckPolicies) -> None:
-    """Warn of each queue of a worker with such a limit, and name the tasks that would pass it by."""
+    """Warn of the limits that tasks of a worker would pass by: one line for each queue, and one for the limiters of tasks."""
+    by_limiter = set[str]()
     for queue in app.amqp.queues.consume_from.values():
-        arguments = queue.queue_arguments or {}
+        early, arguments = list(_acked_early(app, policies, queue.name)), queue.queue_arguments or {}
         limit = next((name for name in LIMITS if name in arguments), None)
-        early = [] if limit is None else sorted(_acked_early(app, policies, queue.name))
-        if early:
-            more = "" if len(early) <= NAMED else f" and {len(early) - NAMED} more"
-            logger.warning(
-                "queue %r has %s=%s, and these tasks are acked before they run, so that they are not counted: %s%s. Set "
-                "task_acks_late=True, acks_late of the tasks, or an ack policy",
-                queue.name, limit, arguments[limit], ", ".join(early[:NAMED]), more, extra={"queue": queue.name},
-            )  # fmt: skip
+        if early and limit is not None:
+            _warn(f"queue {queue.name!r} has {limit}={arguments[limit]}", (task.name for task in early))
+        by_limiter.update(task.name for task in early if _has_concurrency(task))
+    if by_limiter:
+        _warn("tasks have a limiter with a concurrency", by_limiter)
 
 
-def _acked_early(app: Any, policies: AckPolicies, queue: str) -> Iterator[str]:
+def _acked_early(app: Any, policies: AckPolicies, queue: str) -> Iterator[Any]:
     for name, task in app.tasks.items():
         if not name.startswith("celery."):
             policy = policies.of(task, queue)
             if policy == "ack_first" or (policy is None and not task.acks_late):
-                yield name
+                yield task
+
+
+def _has_concurrency(task: Any) -> bool:
+    limiter = getattr(task, LIMITER_OF_TASK, None)
+    return limiter is not None and limiter.rule.shape == "concurrency"
+
+
+def _warn(limit: str, names: Iterable[str]) -> None:
+    found = sorted(names)
+    more = "" if len(found) <= NAMED else f" and {len(found) - NAMED} more"
+    logger.warning(
+        "%s, and these are acked before they run, so that they are not counted then: %s%s. Set task_acks_late=True, acks_late of "
+        "the tasks, or an ack policy", limit, ", ".join(found[:NAMED]), more,
+    )  # fmt: skip

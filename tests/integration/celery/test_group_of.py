@@ -67,8 +67,18 @@ def test_a_worker_warns_of_tasks_that_pass_a_limit_by(celery_app, capfd, setting
     queues = [Queue("q", durable=True, queue_arguments=ARGUMENTS), Queue("free", durable=True)]
     app = celery_app("configured", task_queues=queues, task_default_queue="q", task_acks_late=late)
     configure_app(app, **settings)
+
+    @app.task(name="c.licensed", shared=False, rate_limit="licences:concurrency=2")
+    def licensed():
+        """Do nothing."""
+
     with running_worker(app, pool="solo"):
         pass
     told = [line for line in capfd.readouterr().err.splitlines() if "acked before they run" in line]
-    assert len(told) == warns
-    assert all("queue 'q' has x-group-concurrency=1" in line and "c.add, c.die" in line for line in told)
+    of_queue, of_limiter = (
+        f"{what}, and these are" for what in ("queue 'q' has x-group-concurrency=1", "a limiter with a concurrency")
+    )
+    assert [[text in line for line in told] for text in (of_queue, of_limiter)] == (
+        [[True, False], [False, True]] if warns else [[], []]
+    )
+    assert not warns or ("c.add, c.die" in told[0] and "c.licensed." in told[1])
