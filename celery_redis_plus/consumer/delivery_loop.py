@@ -218,6 +218,8 @@ class DeliveryLoop:
         delivering.begin(self._connection.id)
         try:
             deadline = time.monotonic() + TICK_BUDGET_S
+            # A signal that came before this turn has woken the loop, and this turn has taken that for its own.
+            self.check_shutdown()
             while self.server.deliver_one() or self.server.fetcher.claim():
                 # A solo worker has run a task in there: one that was told to end shall not begin the next.
                 self.check_shutdown()

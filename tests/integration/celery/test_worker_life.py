@@ -73,6 +73,14 @@ def test_a_sleeping_worker_hears_of_its_signal(celery_app, celery_worker, notes)
     assert worker.wait(5) == 0
 
 
+def test_a_signal_that_comes_as_a_turn_begins_is_not_slept_through(celery_app, celery_worker, notes):
+    config = {"broker_transport_options": {"polling_interval": 300}}
+    worker = celery_worker(app="tests.integration.celery.signalled_app", config=config, options=("--without-heartbeat",))
+    celery_app(**config).send_task("c.note", ["before", "signal"])
+    notes.wait_for("before", 1, 15, worker.tail)
+    assert worker.wait(5) == 0
+
+
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("pool", ["threads", "gevent"])
 def test_a_worker_without_prefetch_claims_again_when_a_task_ends(pool, celery_app, celery_worker, notes):
