@@ -42,6 +42,8 @@ from tests.support.event_streams import add_events, lives
 from tests.support.spark_jobs import Job
 from tests.support.stored_events import StoredEvents
 
+#: In a folder; on S3 as well once a week.
+pytestmark = pytest.mark.sample(1)
 LIVES = lives(600)
 DAY = date(2025, 11, 24)
 #: The first ones are trimmed before they are read.
@@ -237,6 +239,7 @@ def whole(where):
     )
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("before", [True, False])
 def test_killed_at_any_step_it_is_exact(url, redis_client, broker_url, monkeypatch, before):
     monkeypatch.setattr(lease_module, "SILENT_S", 0.3)
@@ -269,6 +272,7 @@ def test_killed_at_any_step_it_is_exact(url, redis_client, broker_url, monkeypat
     assert [finding for finding in check(url) if finding.wrong] == []
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(("after", "finished_by"), [("manifest", fold), ("first log", compact), ("logs", fold)])
 def test_a_log_that_was_left_behind_is_completed_before_old_files_go(stored, url, monkeypatch, after, finished_by):
     delta_log.switch_on(url)
