@@ -34,5 +34,5 @@ redis.call('UNLINK', redis.call('HGET', KEYS[2], 'wakeup') or KEYS[3], KEYS[2], 
   (string.gsub(KEYS[2], 'meta:{', 'limited:{', 1)), (string.gsub(KEYS[2], 'meta:{', 'limited_until:{', 1)),
   (string.gsub(KEYS[2], 'meta:{', 'group_times:{', 1)))
 -- It tells its consumer that the queue is gone, or lists it again.
-tell_processes(KEYS[4], consumers)
+tell_processes(KEYS[4], consumers, 10000)
 return { 1, ready, transient, event_log }

@@ -56,5 +56,5 @@ if before[5] and before[2] ~= now_has.limits then
 end
 update_consumers(keys)
 -- Consumers may wait for another wake-up from now on.
-tell_processes(keys.schedule_wakeup, redis.call('ZRANGE', keys.consumers, 0, -1))
+tell_processes(keys.schedule_wakeup, redis.call('ZRANGE', keys.consumers, 0, -1), redis.call('HGET', keys.meta, 'ttl'))
 return id

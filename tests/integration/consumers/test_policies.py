@@ -552,6 +552,14 @@ def test_the_consumer_of_an_idle_queue_hears_of_other_arguments_at_once(connect,
     assert inbox.drain(1, timeout_s=5) == ["first"]
 
 
+def test_a_change_that_nobody_takes_leaves_nothing_that_ends_by_itself(connect, redis_client, operator):
+    inbox = Inbox(connect().channel(), "q")
+    inbox.channel.session.service.stop()
+    operator.set_policy("q", {"x-rate-limit": 100}, "test")
+    assert redis_client.pttl("schedule_wakeup:{q}") == -1
+    assert list(operator.checker().run()) == []
+
+
 def test_a_consumer_hears_of_arguments_that_a_publish_of_its_process_has_met(connect, operator):
     connection = connect(polling_interval=60)
     inbox, channel = Inbox(connection.channel(), "q"), connection.channel()
