@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, Final
 
 from celery_redis_plus.broker.arguments.limiters import LIMITER, Limiter
 from celery_redis_plus.errors import InvalidArgument, OptionError
 from celery_redis_plus.integration.app_connections import connections_of
+from celery_redis_plus.integration.task_options import bound_arguments, option_of
 
 #: What a task has in place of `rate_limit`, which Celery's workers read themselves.
 LIMITER_OF_TASK: Final = "crp_limiter"
@@ -44,12 +45,12 @@ def prepare_limiter(task: Any) -> None:
         return
     try:
         limiter = limiter_named(task.app, rate)
-        cost = _option(task, "limit_cost")
+        cost = option_of(task, "limit_cost")
         if cost is not None and not callable(cost):
             limiter = limiter.costing(cost)
     except InvalidArgument as error:
         raise OptionError(f"option rate_limit of task {task.name!r}: {error}") from error
-    key = _option(task, "limit_key")
+    key = option_of(task, "limit_key")
     if key is not None and not callable(key):
         names = (key,) if isinstance(key, str) else key
         parameters = inspect.signature(task.run).parameters
@@ -71,15 +72,15 @@ def limiter_header(task: Any, args: Any, kwargs: Any) -> dict[str, str]:
     """
     limiter: Limiter = getattr(task, LIMITER_OF_TASK)
     arguments, named = tuple(args or ()), dict(kwargs or {})
-    cost, key = _option(task, "limit_cost"), _option(task, "limit_key")
+    cost, key = option_of(task, "limit_cost"), option_of(task, "limit_key")
     if callable(cost):
         limiter = limiter.costing(cost(*arguments, **named))
     if callable(key):
         found = key(*arguments, **named)
         limiter = limiter if found is None else limiter.keyed(found)
     elif key is not None:
-        bound = _bound(task.run, arguments, named)
-        values = [bound.get(name) for name in ((key,) if isinstance(key, str) else key)]
+        bound = bound_arguments(task, arguments, named)
+        values = [(named if bound is None else bound).get(name) for name in ((key,) if isinstance(key, str) else key)]
         limiter = limiter.keyed(values[0] if len(values) == 1 else "/".join(map(str, values)))
     return {LIMITER: str(limiter)}
 
@@ -94,25 +95,8 @@ def _check_unused(task: Any) -> None:
     if getattr(task, LIMITER_OF_TASK, None) is not None:
         return
     for option in ("limit_key", "limit_cost"):
-        if _option(task, option) is not None:
+        if option_of(task, option) is not None:
             raise OptionError(
                 f"option {option} of task {task.name!r} without a limiter; allowed with one in rate_limit, such as "
                 "'stripe:100/s burst=20'"
             )
-
-
-def _option(task: Any, name: str) -> Any:
-    """Return an option as it was given: a function is no method of the task."""
-    given = inspect.getattr_static(task, name, None)
-    return given.__func__ if isinstance(given, staticmethod) else given
-
-
-def _bound(run: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the arguments by their names."""
-    try:
-        bound = inspect.signature(run).bind(*args, **kwargs)
-    except (TypeError, ValueError):
-        # Celery tells that the arguments are wrong, or its task wants it so (`typing=False`).
-        return kwargs
-    bound.apply_defaults()
-    return bound.arguments

@@ -25,6 +25,7 @@ from celery_redis_plus.broker.arguments.deduplication import (
 from celery_redis_plus.broker.arguments.retry_policy import time_ms
 from celery_redis_plus.broker.publishing.tracking_request import TRACK
 from celery_redis_plus.errors import InvalidArgument, OptionError
+from celery_redis_plus.integration.task_options import bound_arguments, option_of
 
 #: Value of the option -> how long the server remembers the id.
 SCOPES = {"while-queued": "until-claimed", "until-start": "until-started", "until-success": "until-acked"}
@@ -54,7 +55,7 @@ def prepare(task: Any) -> None:
     elif getattr(task, "unique", None) is None:
         raise OptionError(f"option unique_conflict of task {task.name!r} without unique; allowed with it")
     _headers_of(task)
-    by = _unique_by(task)
+    by = option_of(task, "unique_by")
     if by is None or callable(by):
         return
     if isinstance(by, str) or not isinstance(by, Iterable) or not all(isinstance(name, str) for name in by):
@@ -73,12 +74,15 @@ def unique_headers(task: Any, args: Any, kwargs: Any) -> dict[str, Any]:
     Raises:
         InvalidArgument: what `unique_by` makes of the arguments is not JSON.
     """
-    arguments, by = _arguments_of(task, args or (), kwargs or {}), _unique_by(task)
+    args, kwargs, by = args or (), kwargs or {}, option_of(task, "unique_by")
+    arguments = bound_arguments(task, args, kwargs)
+    if arguments is None:
+        arguments = {"args": list(args), "kwargs": dict(kwargs)}
     chosen: Any
     if by is None:
         chosen = arguments
     elif callable(by):
-        chosen = by(*(args or ()), **(kwargs or {}))
+        chosen = by(*args, **kwargs)
     else:
         chosen = {name: arguments.get(name) for name in by}
     try:
@@ -147,24 +151,6 @@ def send_replacing(
     # It goes to several queues, in which different tasks wait.
     plain = {name: value for name, value in headers.items() if name not in {ID, CONFLICT}}
     return send(*arguments, **{**options, "headers": plain}), None, False
-
-
-def _unique_by(task: Any) -> Any:
-    """Return the option as it was given: a function is no method of the task."""
-    given = inspect.getattr_static(task, "unique_by", None)
-    return given.__func__ if isinstance(given, staticmethod) else given
-
-
-def _arguments_of(task: Any, args: Any, kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments by their names: `f(1)` and `f(order=1)` are the same, and so is a default that is left out."""
-    run: Callable[..., Any] = task.run
-    try:
-        bound = inspect.signature(run).bind(*args, **kwargs)
-    except (TypeError, ValueError):
-        # Celery tells that the arguments are wrong, or its task wants it so (`typing=False`).
-        return {"args": list(args), "kwargs": dict(kwargs)}
-    bound.apply_defaults()
-    return dict(bound.arguments)
 
 
 def _headers_of(task: Any) -> dict[str, Any]:
