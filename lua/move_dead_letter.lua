@@ -39,8 +39,7 @@ for i, target in ipairs(targets) do
     -- an old delivery.
     put(target, false)
     redis.call('ZREM', KEYS[1], tag)
-    redis.call('HDEL', source, 'score', 'delay', 'owner', 'failed', 'begun', 'unbegun', 'requeues', 'seen', 'retried', 'reason',
-      'died', 'error', 'erred')
+    redis.call('HDEL', source, 'score', 'delay', fields_of_deliveries())
   elseif i < #targets then
     -- What a failure leaves of a copy goes by itself.
     local copy = KEYS[2] .. 'moving.' .. tag .. '.' .. i

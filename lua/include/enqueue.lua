@@ -25,6 +25,11 @@ local function due_after(delay)
   return now + delay + (delay > 0 and string.sub(us, -3) ~= '000' and 1 or 0)
 end
 
+-- The fields of a message's hash that its deliveries and its death have left, but for the number of its claims.
+local function fields_of_deliveries()
+  return 'owner', 'failed', 'begun', 'unbegun', 'requeues', 'seen', 'retried', 'reason', 'died', 'error', 'erred'
+end
+
 -- The fields of a message's hash that say who may hold it back.
 local function fields_of_holders(holders)
   local fields = holders.group and { 'group', holders.group } or {}
@@ -75,9 +80,8 @@ local function enqueue(meta, ready, delayed, message, wakeup, schedule_wakeup, r
     redis.call('PERSIST', hash)
     if moved then
       -- A field that is not named again is one of the others.
-      redis.call('HDEL', hash, 'owner', 'failed', 'begun', 'unbegun', 'requeues', 'seen', 'retried', 'expires', 'ttl_ms', 'reason',
-        'died', 'error', 'erred', 'rank', 'task_expiry', holders and holders.group and 'rank' or 'group',
-        holders and holders.limiter and 'rank' or 'limiter')
+      redis.call('HDEL', hash, 'expires', 'ttl_ms', 'rank', 'task_expiry', holders and holders.group and 'rank' or 'group',
+        holders and holders.limiter and 'rank' or 'limiter', fields_of_deliveries())
       -- Under the same tag, a number that came again would be that of an old delivery.
       if not kept then redis.call('HDEL', hash, 'claim') end
       if not delayed_until then redis.call('HDEL', hash, 'score', 'delay') end
