@@ -91,15 +91,28 @@ def overlaps(entries, killed):
         running[key, entry.pid] = entry
 
 
-def test_no_two_of_a_key_are_stored_and_none_is_lost(full, own_server, ledger, chaos_app, chaos_worker, figures):
-    seconds, url = 120 if full else 20, own_server.url()
+def begun(name, url, chaos_app, chaos_worker):
+    """Return the task of this name, and two workers for it."""
     options = {"queues": {QUEUE: {}}, "worker_prefetch_multiplier": 2, "task_default_queue": QUEUE}
     app = chaos_app(url, visibility_timeout=VISIBILITY_TIMEOUT_S, **options)
-    task = app.tasks["chaos.unique"]
     workers = [
         chaos_worker(url, visibility_timeout=VISIBILITY_TIMEOUT_S, concurrency=2, config=options, queues=[QUEUE]).start()
         for _ in range(2)
     ]
+    return app.tasks[name], workers
+
+
+def publishing(publish):
+    """Return threads that publish, each with its number."""
+    publishers = [threading.Thread(target=publish, args=(number,)) for number in range(PUBLISHERS)]
+    for publisher in publishers:
+        publisher.start()
+    return publishers
+
+
+def test_no_two_of_a_key_are_stored_and_none_is_lost(full, own_server, ledger, chaos_app, chaos_worker, figures):
+    seconds = 120 if full else 20
+    task, workers = begun("chaos.unique", own_server.url(), chaos_app, chaos_worker)
     until, sent, returned = time.monotonic() + seconds, {}, set()
 
     def publish(number):
@@ -112,9 +125,7 @@ def test_no_two_of_a_key_are_stored_and_none_is_lost(full, own_server, ledger, c
                 sent[result.id] = (key, fails)
             time.sleep(chance.random() * 0.1)
 
-    publishers = [threading.Thread(target=publish, args=(number,)) for number in range(PUBLISHERS)]
-    for publisher in publishers:
-        publisher.start()
+    publishers = publishing(publish)
     weather = Weather(workers)
     with own_server.client() as client:
         while time.monotonic() < until:
@@ -187,14 +198,8 @@ def delays_of(ones, runs):
 
 
 def test_the_last_arguments_run_in_time(full, own_server, ledger, chaos_app, chaos_worker, figures):
-    seconds, url = 120 if full else 20, own_server.url()
-    options = {"queues": {QUEUE: {}}, "worker_prefetch_multiplier": 2, "task_default_queue": QUEUE}
-    app = chaos_app(url, visibility_timeout=VISIBILITY_TIMEOUT_S, **options)
-    task = app.tasks["chaos.debounced"]
-    workers = [
-        chaos_worker(url, visibility_timeout=VISIBILITY_TIMEOUT_S, concurrency=2, config=options, queues=[QUEUE]).start()
-        for _ in range(2)
-    ]
+    seconds = 120 if full else 20
+    task, workers = begun("chaos.debounced", own_server.url(), chaos_app, chaos_worker)
     until, numbers, published = time.monotonic() + seconds, itertools.count(), defaultdict(list)
 
     def publish(number):
@@ -205,9 +210,7 @@ def test_the_last_arguments_run_in_time(full, own_server, ledger, chaos_app, cha
             published[key].append(Published(key, number, began, time.monotonic(), result))
             time.sleep(chance.random() * 0.3)
 
-    publishers = [threading.Thread(target=publish, args=(number,)) for number in range(PUBLISHERS)]
-    for publisher in publishers:
-        publisher.start()
+    publishers = publishing(publish)
     weather, of = Weather(workers), Keys().queue(QUEUE)
     with own_server.client() as client:
         while time.monotonic() < until:

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("pandas", reason="needs the extra `spark`")
 
-from celery_redis_plus.errors import InvalidArgument, ObjectStoreFailed, TablesUnusable
+from celery_redis_plus.errors import InvalidArgument, ObjectStoreFailed
 from celery_redis_plus.spark import jobs
 from celery_redis_plus.spark import lease as lease_module
 from celery_redis_plus.spark.job_arguments import add_arguments
@@ -19,6 +19,7 @@ from celery_redis_plus.spark.manifest import Manifest
 from celery_redis_plus.spark.object_store import ObjectStore
 from celery_redis_plus.spark.snapshot import Snapshot
 from celery_redis_plus.spark.storage import TABLES_LOCK
+from tests.spark.rivals import assert_one_works_at_a_time
 from tests.support import clouds
 from tests.support.event_streams import add_events, lives
 
@@ -67,28 +68,7 @@ def test_from_the_stream_to_the_report(cloud, redis_client, broker_url, tmp_path
 
 
 def test_of_many_that_begin_at_once_one_works_at_a_time(cloud):
-    holding, wrong, done = [], [], []
-
-    def work(number):
-        for _ in range(3):
-            try:
-                with ObjectStore(cloud.url).locked():
-                    holding.append(number)
-                    if len(holding) > 1:
-                        wrong.append(list(holding))
-                    time.sleep(0.02)
-                    holding.remove(number)
-                    done.append(number)
-            except TablesUnusable:
-                time.sleep(0.05)
-
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(120)
-    assert wrong == []
-    assert done, "one at least got through"
+    assert_one_works_at_a_time(cloud.url)
 
 
 def test_a_holder_is_seen_at_each_moment_of_its_beat(cloud, monkeypatch):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 
 import pytest
@@ -15,6 +14,7 @@ from celery_redis_plus.spark.lease import HOLDING, RELEASED, Lease, terms
 from celery_redis_plus.spark.manifest import Manifest
 from celery_redis_plus.spark.object_store import ObjectStore
 from celery_redis_plus.spark.storage import INGEST_LOCK, TABLES_LOCK
+from tests.spark.rivals import assert_one_works_at_a_time
 from tests.support.waiting import wait_until
 
 
@@ -61,29 +61,7 @@ def test_one_that_died_is_waited_for_and_replaced(store, s3):
 
 
 def test_of_many_that_begin_at_once_one_works_at_a_time(s3):
-    """Each looks, while it holds, whether there is another one that does."""
-    holding, wrong, done = [], [], []
-
-    def work(number):
-        for _ in range(3):
-            try:
-                with ObjectStore(s3.url).locked():
-                    holding.append(number)
-                    if len(holding) > 1:
-                        wrong.append(list(holding))
-                    time.sleep(0.02)
-                    holding.remove(number)
-                    done.append(number)
-            except TablesUnusable:
-                time.sleep(0.05)
-
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(120)
-    assert wrong == []
-    assert done, "one at least got through"
+    assert_one_works_at_a_time(s3.url)
 
 
 def test_a_version_of_one_that_was_replaced_does_not_count(store, s3):
