@@ -21,6 +21,7 @@ from celery_redis_plus.integration.kombu_lists import KombuListTaker
 from celery_redis_plus.integration.lease_guard import begin_in_pool, guard_without_putlocks, install_lease_guard
 from celery_redis_plus.integration.patching import wrap
 from celery_redis_plus.integration.prefork_pool import install_prefork_guard
+from celery_redis_plus.integration.request_sets import let_threads_change_requests
 from celery_redis_plus.integration.requests import install_immediate_acks, install_request_class
 from celery_redis_plus.integration.scheduled import install_inspect
 from celery_redis_plus.integration.unhandled_messages import contain_unhandled
@@ -62,6 +63,7 @@ class BrokerStep(bootsteps.StartStopStep):
         _share_node_names(parent.app)
         connections = connections_of(parent.app)
         self._policies = policies = (None if connections is None else connections.ack_policies) or AckPolicies()
+        let_threads_change_requests()
         listen_to_children(parent.pool)
         install_request_class(parent.app, policies, waits_in_pool=worker_compat.has_threads(parent.pool))
         if not (worker_compat.drops_waiting_jobs(parent.pool) or worker_compat.is_solo(parent.pool)):

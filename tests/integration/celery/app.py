@@ -21,56 +21,56 @@ JOURNAL_VARIABLE = "CRP_TEST_JOURNAL"
 CONFIG_VARIABLE = "CRP_TEST_CONFIG"
 
 
-def _journal() -> redis.Redis:
+def journal() -> redis.Redis:
     return redis.Redis.from_url(os.environ[JOURNAL_VARIABLE])
 
 
 @shared_task(name="c.note")
 def note(name: str, entry: str, sleep_s: float = 0.0) -> None:
     """Note the start and the end of a piece of work."""
-    with _journal() as journal:
-        journal.rpush(f"{name}:started", entry)
+    with journal() as client:
+        client.rpush(f"{name}:started", entry)
         time.sleep(sleep_s)
-        journal.rpush(f"{name}:done", entry)
+        client.rpush(f"{name}:done", entry)
 
 
 @shared_task(name="c.wait")
 def wait(name: str, entry: str, limit_s: float = 60.0) -> None:
     """Note the start, wait for `NAME:go`, note the end."""
-    with _journal() as journal:
-        journal.rpush(f"{name}:started", entry)
+    with journal() as client:
+        client.rpush(f"{name}:started", entry)
         deadline = time.monotonic() + limit_s
-        while not journal.exists(f"{name}:go") and time.monotonic() < deadline:
+        while not client.exists(f"{name}:go") and time.monotonic() < deadline:
             time.sleep(0.02)
-        journal.rpush(f"{name}:done", entry)
+        client.rpush(f"{name}:done", entry)
 
 
 @shared_task(name="c.die")
 def die(name: str, entry: str) -> None:
     """Kill the process that runs it, until `NAME:go` exists; then note the end."""
-    with _journal() as journal:
-        journal.rpush(f"{name}:started", entry)
-        if not journal.exists(f"{name}:go"):
+    with journal() as client:
+        client.rpush(f"{name}:started", entry)
+        if not client.exists(f"{name}:go"):
             os.kill(os.getpid(), signal.SIGKILL)
-        journal.rpush(f"{name}:done", entry)
+        client.rpush(f"{name}:done", entry)
 
 
 @shared_task(name="c.die_with_all")
 def die_with_all(name: str, entry: str) -> None:
     """Note the start, and kill the whole worker: the process that runs it, its parent and its siblings."""
-    with _journal() as journal:
-        journal.rpush(f"{name}:started", entry)
+    with journal() as client:
+        client.rpush(f"{name}:started", entry)
     os.killpg(0, signal.SIGKILL)
 
 
 @shared_task(name="c.not_now")
 def not_now(name: str, entry: str) -> str:
     """Note the start, and ask for another delivery until `NAME:go` exists."""
-    with _journal() as journal:
-        journal.rpush(f"{name}:started", entry)
-        if not journal.exists(f"{name}:go"):
+    with journal() as client:
+        client.rpush(f"{name}:started", entry)
+        if not client.exists(f"{name}:go"):
             raise Reject(requeue=True)
-        journal.rpush(f"{name}:done", entry)
+        client.rpush(f"{name}:done", entry)
 
 
 @shared_task(name="c.keep_garbage")

@@ -96,3 +96,13 @@ def test_a_worker_without_prefetch_claims_again_when_a_task_ends(pool, celery_ap
     notes.wait_for("next", 20, 30, worker.tail)
     # Two tasks every two seconds, when nothing but the end of the loop's sleep makes it look.
     assert time.monotonic() - began < 10
+
+
+def test_threads_end_tasks_while_their_worker_looks_through_its_requests(celery_app, celery_worker, notes):
+    """A worker whose connection is lost does so, and ended with "Set changed size during iteration" (Celery's issue 7162)."""
+    worker = celery_worker(app="tests.integration.celery.looking_app", pool="threads", concurrency=4)
+    app = celery_app()
+    for number in range(3):
+        app.send_task("c.wait", ["others", str(number)])
+    app.send_task("c.look", [3])
+    assert notes.wait_for("look", 1, 20, worker.tail) == {"whole": 1}
