@@ -30,6 +30,8 @@ local function limiters()
   -- What adding up fractions may lose.
   local TOLERANCE = 1e-6
   local queues, rules, read_texts = {}, {}, {}
+  -- Who has taken a place in this call: a claim adds its messages to the index when it has chosen them all.
+  local fresh = {}
 
   -- Milliseconds since the epoch, with fractions.
   local function time_ms()
@@ -139,7 +141,7 @@ local function limiters()
     local cleared = false
     for _, place in ipairs(redis.call('ZRANGE', key, 0, MOST_PLACES - 1)) do
       local tag, rest, claim = string.match(place, '^(%Z+)%z(%b{})%z?(%d*)$')
-      local stands = tag and redis.call('ZSCORE', q.prefix .. 'messages_index:' .. rest, tag)
+      local stands = fresh[place] or tag and redis.call('ZSCORE', q.prefix .. 'messages_index:' .. rest, tag)
         and (claim == '' or redis.call('HGET', q.prefix .. 'message:' .. rest .. ':' .. tag, 'claim') == claim)
       if not stands then
         redis.call('ZREM', key, place)
@@ -192,6 +194,7 @@ local function limiters()
     local rule, now = rule_for(q, limiter).rule, time_ms()
     if rule.concurrency then
       redis.call('ZADD', key_of(q, 'limiter_places', limiter), string.format('%.3f', now), taker)
+      fresh[taker] = true
     elseif rule.window then
       local key, at = key_of(q, 'limiter_window', limiter), string.format('%.3f', now)
       redis.call('ZADD', key, at, taker .. '\0' .. at)

@@ -15,10 +15,11 @@ from tests.support.judge.recorder import note
 if TYPE_CHECKING:
     import redis
 
-#: What stays when a lasting queue is empty: its record and its place in the lists; of broadcasts the streams, their counters, and
-#: subscribers that were killed, for `subscriber_timeout`; consumers that were killed, until a living one finds them dead.
+#: What stays when a lasting queue is empty: its record and its place in the lists, the list of limiters; of broadcasts the
+#: streams, their counters, and subscribers that were killed, for `subscriber_timeout`; consumers that were killed, until a living
+#: one finds them dead.
 RECORDS = tuple(
-    b"meta: queues queue_ids database_id exchanges binding: always_swept fanout: "
+    b"meta: queues queue_ids database_id exchanges binding: always_swept limiters fanout: "
     b"cursors: subscriber /0. consumers: consumer:".split()
 )
 #: Of a queue with rules for its consumers: their mark, and a wake-up that no consumer has taken; not one consumer's own.

@@ -39,7 +39,6 @@ def overlaps(entries: Iterable[Entry], killed: dict[int, float]) -> Iterator[tup
 @pytest.mark.parametrize(
     "pool", ["prefork", *(pytest.param(pool, marks=pytest.mark.full_only) for pool in ("threads", "gevent"))]
 )
-@pytest.mark.judged(grouped=True)
 def test_no_two_of_a_group_are_in_work_while_workers_are_killed(
     *, pool, full, own_server, ledger, chaos_app, chaos_worker, figures
 ):

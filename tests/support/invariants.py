@@ -141,10 +141,14 @@ def _message(item: _Hash, place: str, places: Places) -> Iterator[str]:
         yield f"has eta {places[place][item.tag]:.0f} and score {item.score!r}"
 
 
-def _keys(queue: QueueKeys, ttls_ms: Iterable[int], *, transient: bool) -> Iterator[str]:
+def _keys(queue: QueueKeys, ttls_ms: list[int], *, transient: bool) -> Iterator[str]:
+    # The list of consumers does in any queue.
+    by_itself = {queue.consumers}
+    if ttls_ms[0] == -2:
+        # The queue was deleted, and its consumers are told.
+        by_itself.add(queue.schedule_wakeup)
     for key, ttl_ms in zip(queue.structure(), ttls_ms, strict=True):
-        # The list of consumers expires by itself in any queue.
-        if ttl_ms >= 0 and not transient and key != queue.consumers:
+        if ttl_ms >= 0 and not transient and key not in by_itself:
             yield f"{key!r} expires in {ttl_ms} ms"
         # What else is left when the record has expired is cleared away by a janitor.
         if ttl_ms == -1 and transient and key == queue.meta:

@@ -7,7 +7,7 @@ from typing import Any
 
 from celery_redis_plus.errors import QueueFull
 from tests.chaos.app import bound_queue
-from tests.chaos.load.queues import BINDINGS, BOUNDED, DIRECT, ONCE, PLAIN, POISON, SINGLE, THROTTLED, TOPIC
+from tests.chaos.load.queues import BINDINGS, BOUNDED, DIRECT, LIMITED, ONCE, PLAIN, POISON, SINGLE, TENANTS, THROTTLED, TOPIC
 from tests.chaos.load.subscribers import EXCHANGE
 from tests.chaos.publishers import RETRY, Confirmed, Publisher
 
@@ -17,6 +17,10 @@ COPIES = 3
 IDS = 8
 #: Parts of a second by which `x-delay` delays, at least and at most.
 DELAY_MS = (50, 2_000)
+#: Message groups of `TENANTS`.
+GROUPS = 4
+#: Of `LIMITED` and of tasks of the plain queue.
+LIMITER = "storm:concurrency=2"
 
 
 class FeaturePublisher(Publisher):
@@ -30,7 +34,7 @@ class FeaturePublisher(Publisher):
         send = self._random.choice(
             (
                 *(self._single, self._bounded, self._throttled, self._once, self._poison, self._later, self._news),
-                *(self._picked, self._ordered),
+                *(self._picked, self._ordered, self._of_a_tenant, self._limited),
             )
         )
         began_at = time.monotonic()
@@ -68,6 +72,12 @@ class FeaturePublisher(Publisher):
 
     def _later(self, name: str) -> bool:
         return self._task(name, PLAIN, headers={"x-delay": self._random.randint(*DELAY_MS)})
+
+    def _of_a_tenant(self, name: str) -> bool:
+        return self._task(name, TENANTS, headers={"x-message-group": f"tenant {self._random.randrange(GROUPS)}"})
+
+    def _limited(self, name: str) -> bool:
+        return self._task(name, self._random.choice((LIMITED, PLAIN)), headers={"x-limiter": LIMITER})
 
     def _picked(self, name: str) -> bool:
         return self._route(name, DIRECT, self._random.choice(("pick", "pack")))

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 PLAIN = "celery"
 SINGLE, BOUNDED, THROTTLED, ONCE, POISON, GRAVES = "single", "bounded", "throttled", "once", "poison", "graves"
+TENANTS, LIMITED = "tenants", "limited"
 #: Failed deliveries after which a message of `POISON` becomes a dead letter.
 DELIVERY_LIMIT = 3
 #: Queue -> its arguments.
@@ -33,6 +34,8 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
         "x-delayed-retry-max": 1,
     },
     GRAVES: {},
+    TENANTS: {"x-group-concurrency": 1},
+    LIMITED: {},
 }
 #: Queue -> the exchange to which it is bound, its type, and the key: never the queue's name.
 DIRECT, TOPIC = "chaos-direct", "chaos-topic"

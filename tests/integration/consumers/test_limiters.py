@@ -83,6 +83,16 @@ def test_a_concurrency_frees_its_place_with_the_ack(channel):
     assert get(channel, 2) == ["a3", None]
 
 
+@pytest.mark.parametrize("rule", ["concurrency=2", "2/h burst=2", "2/h window"])
+def test_a_claim_of_several_messages_takes_no_more_than_a_limiter_has(rule, channel):
+    """At once: a place of a concurrency was given back whose message the same claim had not put into the index yet."""
+    declare(channel, "q")
+    publish(channel, "q", *map(str, range(5)), headers=limited(f"a:{rule}"))
+    publish(channel, "q", "plain")
+    inbox = Inbox(channel, "q", prefetch=10, ack=False)
+    assert inbox.exactly(3) == ["0", "1", "plain"]
+
+
 @pytest.mark.parametrize("how", ["reject", "requeue"])
 def test_a_concurrency_frees_its_place_with_every_end(how, channel):
     declare(channel, "q", "r")

@@ -268,6 +268,23 @@ def test_claims_that_count_nothing_pass_the_limit_of_messages_in_work(run):
         run.look()
 
 
+@breaks(limits)
+def test_claims_that_count_nothing_pass_the_concurrency_of_a_group(run):
+    with changed("include/groups.lua", ">= concurrency then return false end", ">= 9 then return false end"):
+        grouped = kombu.Queue("q", durable=True, queue_arguments={"x-group-concurrency": 1})
+        run.publish("a", "b", arguments=grouped.queue_arguments, headers={"x-message-group": "tenant"})
+        for inbox in [run.inbox(grouped, ack=False, prefetch=1) for _ in range(2)]:
+            inbox.drain(1)
+
+
+@breaks(limits)
+def test_claims_that_count_nothing_pass_the_concurrency_of_a_limiter(run):
+    with changed("include/limiters.lua", "has + spent >= rule.concurrency and LOOK_AGAIN_MS", "has > 9 and LOOK_AGAIN_MS"):
+        run.publish("a", "b", headers={"x-limiter": "storm:concurrency=1"})
+        for inbox in [run.inbox("q", ack=False, prefetch=1) for _ in range(2)]:
+            inbox.drain(1)
+
+
 @breaks(single_active)
 def test_two_active_consumers_are_not_single(run):
     with changed("claim_restricted.lua", "if record[5] ~= me then return answer('standby', -1, false) end", ""):

@@ -112,6 +112,7 @@ def _publish(plain: Callable[..., Any], producer: kombu.Producer, body: Any, *ar
         detail["dedup"] = headers["x-deduplication-id"]
         detail["scope"] = headers.get("x-deduplication-scope", "ttl")
         detail["ttl_s"] = headers.get("x-deduplication-ttl", 86_400_000) / 1000
+    detail.update(group=headers.get("x-message-group"), limiter=headers.get("x-limiter"))
     delay_ms = headers.get("x-delay")
     if delay_ms:
         detail["eta"] = time.time() + delay_ms / 1000

@@ -19,11 +19,9 @@ class Rules:
             task, and of each queue when all was done.
         early: names of the tasks that are acked before they run: one that was lost with its worker is lost by its own choice.
         late_s: seconds after its time, or after its consumer's death, within which a message is delivered.
-        grouped: names are `GROUP.NUMBER`, and order is kept within a group: others pass.
     """
 
     acks: int = 8
     strict: bool = False
     early: frozenset[str] = frozenset()
     late_s: float = 300.0
-    grouped: bool = False

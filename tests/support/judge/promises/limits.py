@@ -1,12 +1,13 @@
-"""Limits: a queue never has more than `x-max-length`, `x-max-pending` and `x-max-unacked` say, and keeps nothing it refused."""
+"""Limits: a queue never has more than its arguments say, nor a group or a limiter more in work; what was refused is not kept."""
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from tests.support.judge.records import CONFIRMED, DECLARED, DELIVERED, DEPTH, REFUSED, UNKNOWN, History, Record
+from tests.support.judge.records import CONFIRMED, DECLARED, DELIVERED, DEPTH, PUBLISH, REFUSED, UNKNOWN, History, Record
 from tests.support.judge.verdict import Violation, violation
 
 if TYPE_CHECKING:
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
 NAME = "limits"
 #: Argument -> what of a sample of the depth it bounds.
 BOUNDED = {"x-max-length": ("waiting",), "x-max-pending": ("waiting", "unacked"), "x-max-unacked": ("unacked",)}
+
+#: A limiter of messages in work, as `x-limiter` has it, without a key: its name and number.
+CONCURRENCY = re.compile(r"(\w+):concurrency=(\d+)")
 
 
 def check(history: History, rules: Rules) -> Iterator[Violation]:
@@ -37,15 +41,14 @@ def check(history: History, rules: Rules) -> Iterator[Violation]:
 
 
 def _held(history: History, declared: dict[str, Record]) -> Iterator[Violation]:
-    """Yield a violation for each queue whose consumers held more than its `x-max-unacked` at a time."""
-    changes: dict[str, list[tuple[float, int, Record]]] = defaultdict(list)
+    """Yield a violation for each queue, group and limiter of which more was held at a time than its limit says."""
+    changes: dict[tuple[str, int], list[tuple[float, int, Record]]] = defaultdict(list)
     for holdings in history.holdings.values():
         for holding in holdings:
-            queue, since = holding.delivery.queue, holding.delivery.tick
-            if queue in declared and "x-max-unacked" in declared[queue].detail and holding.until > since:
-                changes[queue] += [(since, 1, holding.delivery), (holding.until, -1, holding.delivery)]
-    for queue, found in changes.items():
-        limit = declared[queue].detail["x-max-unacked"]
+            since = holding.delivery.tick
+            for bound in _bounds(history, declared, holding.delivery) if holding.until > since else ():
+                changes[bound] += [(since, 1, holding.delivery), (holding.until, -1, holding.delivery)]
+    for (what, limit), found in changes.items():
         held: dict[str, Record] = {}
         for _, change, delivery in sorted(found, key=lambda one: one[:2]):
             if change < 0:
@@ -53,6 +56,20 @@ def _held(history: History, declared: dict[str, Record]) -> Iterator[Violation]:
                 continue
             held[delivery.tag] = delivery
             if len(held) > limit:
-                text = f"{len(held)} messages of {queue!r} were in work, x-max-unacked is {limit}"
-                yield violation(NAME, text, declared[queue], *held.values())
+                yield violation(NAME, f"{len(held)} messages of {what} were in work, {limit} may be", *held.values())
                 break
+
+
+def _bounds(history: History, declared: dict[str, Record], delivery: Record) -> Iterator[tuple[str, int]]:
+    """Yield what bounds how many messages like this one are in work, and that number."""
+    queue = delivery.queue
+    arguments = declared[queue].detail if queue in declared else {}
+    if "x-max-unacked" in arguments:
+        yield repr(queue), arguments["x-max-unacked"]
+    publish = next((record for record in history.by_name.get(delivery.name, ()) if record.kind == PUBLISH), None)
+    said = {} if publish is None else publish.detail
+    if "x-group-concurrency" in arguments and "group" in said:
+        yield f"group {said['group']!r} of {queue!r}", arguments["x-group-concurrency"]
+    limiter = CONCURRENCY.fullmatch(said.get("limiter", ""))
+    if limiter:
+        yield f"limiter {limiter[1]!r}", int(limiter[2])

@@ -1,4 +1,7 @@
-"""Order: one consumer gets the messages of a priority in the order in which they were published, redeliveries aside."""
+"""Order: one consumer gets the messages of a priority in the order in which they were published, redeliveries aside.
+
+Messages of a group or of a limiter may wait while others pass: they have their order among themselves.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ NAME = "order within a priority"
 def check(history: History, rules: Rules) -> Iterator[Violation]:
     """Yield a violation for each message that came behind one whose publish began after its own was confirmed."""
     published = plain_publishes(history)
-    latest: dict[tuple[str, str, int, str], tuple[Record, Record]] = {}
+    latest: dict[tuple[object, ...], tuple[Record, Record]] = {}
     for delivery in history.of(DELIVERED, ROLLED_BACK):
         if delivery.kind == ROLLED_BACK:
             # What was delivered since is first in its queue again.
@@ -31,8 +34,8 @@ def check(history: History, rules: Rules) -> Iterator[Violation]:
         if delivery.queue not in history.may_reach(publish):
             # A dead letter, in the order of the deaths.
             continue
-        group = delivery.name.partition(".")[0] if rules.grouped else ""
-        line = (delivery.session, delivery.queue, delivery.detail.get("priority", 0), group)
+        own = (publish.detail.get("group"), publish.detail.get("limiter"))
+        line = (delivery.session, delivery.queue, delivery.detail.get("priority", 0), *own)
         before = latest.get(line)
         if before is not None and confirmed.tick < before[0].tick:
             text = f"{delivery.name!r} was published before {before[1].name!r}, and came after it"
