@@ -7,6 +7,7 @@
 -- ARGV  1 how much older (ms), then messages whose headers name a time: tag, envelope that takes the place of the stored one
 -- Returns how many messages there are.
 -- Bound: none: all messages of the queue. It is for tests of applications only.
+-- @include beside
 -- @include text
 -- @include state_keys
 -- @include limiters
@@ -32,7 +33,7 @@ for i = 2, #ARGV, 2 do
   if payload then redis.call('HSET', hash, 'payload', ARGV[i + 1] .. (body and string.sub(payload, body) or '')) end
 end
 -- Their members among those of their groups name their places.
-local held, members = string.gsub(queue.meta, 'meta:{', 'held:{', 1), string.gsub(queue.meta, 'meta:{', 'groups:{', 1)
+local held, members = beside(queue.meta, 'held'), beside(queue.meta, 'groups')
 local found = redis.call('ZRANGE', held, 0, -1, 'WITHSCORES')
 for i = 1, #found, 2 do
   local place, group = found[i + 1], redis.call('HGET', queue.message .. found[i], 'group') or ''

@@ -6,6 +6,7 @@
 -- ARGV  1 repair (0/1)  2 priority 0 comes first (0/1)  3 time that a claimed message gets whose place was lost (ms), then tags
 -- Returns per violation: tag, rule, what was found.
 -- Bound: the tags that are given.
+-- @include beside
 -- @include now
 -- @include ageing
 -- @include state_keys
@@ -14,7 +15,7 @@
 local NAMES = { 'ready', 'delayed', 'index', 'dlx_outbox', 'dead', 'held' }
 local PLACES_OF_MESSAGES = #NAMES
 local queue = state_keys(0)
-queue.held = string.gsub(queue.meta, 'meta:{', 'held:{', 1)
+queue.held = beside(queue.meta, 'held')
 -- The trash is a list of sets.
 for _, number in ipairs(redis.call('ZRANGE', queue.trash, 0, -1)) do
   NAMES[#NAMES + 1] = 'trash ' .. number

@@ -5,5 +5,6 @@
 -- ARGV  none
 -- Returns { record (field, value, ...), ready, delayed, unacked }.
 -- Bound: a fixed number of commands.
-local held = redis.call('ZCARD', (string.gsub(KEYS[1], 'meta:{', 'held:{', 1)))
+-- @include beside
+local held = redis.call('ZCARD', beside(KEYS[1], 'held'))
 return { redis.call('HGETALL', KEYS[1]), redis.call('ZCARD', KEYS[2]) + held, redis.call('ZCARD', KEYS[3]), redis.call('ZCARD', KEYS[4]) }

@@ -5,12 +5,13 @@
 -- ARGV  1 tag  2 reason  3 how many dead letters the queue keeps at most
 -- Returns 'died'; 'dead' where it is a dead letter already; 'gone' where the queue does not have it any more.
 -- Bound: a fixed number of commands, and 500 dead letters that go for it.
+-- @include beside
 -- @include now
 -- @include state_keys
 -- @include dead_letter
 -- @include damaged_message
 local queue, tag = state_keys(0), ARGV[1]
-queue.held = string.gsub(queue.meta, 'meta:{', 'held:{', 1)
+queue.held = beside(queue.meta, 'held')
 if redis.call('ZSCORE', queue.dead, tag) or redis.call('ZSCORE', queue.dlx_outbox, tag) then return 'dead' end
 local score = redis.call('ZSCORE', queue.ready, tag) or redis.call('ZSCORE', queue.held, tag) or redis.call('HGET', queue.message .. tag, 'score')
 if not score then return 'gone' end

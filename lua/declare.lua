@@ -10,6 +10,7 @@
 -- status: 'created', 'exists', 'differs' from what was declared, or 'id' where the record is new and an id has to be drawn first; or
 -- 'remains' where that is so, and an expired transient queue of this name has left messages, which have to go first.
 -- Bound: the fields and keys that are given.
+-- @include beside
 -- @include text
 -- @include keys_ttl
 local CONSUMED_MS = 60000
@@ -66,7 +67,7 @@ if status ~= 'differs' and redis.call('HEXISTS', KEYS[1], 'restricted') == 1 the
   redis.call('ZADD', KEYS[5], '-inf', '')
   if ttl then redis.call('PEXPIRE', KEYS[5], ttl) end
 end
-local held = (record[6] or record[7]) and redis.call('ZCARD', (string.gsub(KEYS[1], 'meta:{', 'held:{', 1))) or 0
+local held = (record[6] or record[7]) and redis.call('ZCARD', beside(KEYS[1], 'held')) or 0
 return {
   status, record[1], record[2] or ARGV[1], redis.call('ZCARD', KEYS[2]) + held, redis.call('ZCARD', KEYS[3]), redis.call('ZCARD', KEYS[4]),
   record[5] or '',

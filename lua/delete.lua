@@ -10,6 +10,7 @@
 -- Returns { 1, ready messages that went with it, was it transient (0/1), record of its events or '' }; { 0, 0, 0, '' } where a
 -- condition forbids it.
 -- Bound: a few looks at each of the queue's consumers; a RENAME costs the same however many messages there are.
+-- @include beside
 -- @include living
 -- @include to_trash
 -- @include tell_processes
@@ -31,8 +32,7 @@ for _, id in ipairs(consumers) do
   redis.call('DEL', wakeup .. (redis.call('HGET', record, 'priority') or '0'), wakeup .. id, record)
 end
 redis.call('UNLINK', redis.call('HGET', KEYS[2], 'wakeup') or KEYS[3], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[8], KEYS[9], KEYS[16],
-  (string.gsub(KEYS[2], 'meta:{', 'limited:{', 1)), (string.gsub(KEYS[2], 'meta:{', 'limited_until:{', 1)),
-  (string.gsub(KEYS[2], 'meta:{', 'group_times:{', 1)))
+  beside(KEYS[2], 'limited'), beside(KEYS[2], 'limited_until'), beside(KEYS[2], 'group_times'))
 -- It tells its consumer that the queue is gone, or lists it again.
 tell_processes(KEYS[4], consumers, 10000)
 return { 1, ready, transient, event_log }

@@ -10,6 +10,7 @@
 -- queue that wait for it before this one, then those fields }, numbers as text, '' for what there is not; place: 'ready', 'delayed',
 -- 'held' (by its group), 'limited' (it waits for its limiter), 'claimed', 'forwarded', 'dead', or '' where it is gone. Of a queue whose messages age, no priority is higher than another.
 -- Bound: a fixed number of commands, and two looks at each of the queue's consumers.
+-- @include beside
 -- @include now
 -- @include message
 -- @include living
@@ -46,7 +47,7 @@ if limits then
   limited_before = text(redis.call('ZLEXCOUNT', q.limited, '[' .. limits.id .. '\0', '(' .. own))
 end
 if redis.call('HEXISTS', KEYS[1], 'groups') == 1 then
-  local held, members = string.gsub(KEYS[1], 'meta:{', 'held:{', 1), string.gsub(KEYS[1], 'meta:{', 'groups:{', 1)
+  local held, members = beside(KEYS[1], 'held'), beside(KEYS[1], 'groups')
   group = fields_of(KEYS[5] .. tag, 'group')[1] or ''
   local at = not score and redis.call('ZSCORE', held, tag)
   if at then

@@ -12,6 +12,7 @@
 -- Returns the first entry of the next page; 0 when all are done, or are not to be done yet, or the queue is a lasting one; -1 where
 -- the queue is gone.
 -- Bound: one page of each set of the queue.
+-- @include beside
 -- @include now
 -- @include keys_ttl
 -- The sets of messages among the keys. `expiry` has no message that `queue` has not.
@@ -35,7 +36,7 @@ if not record[4] then
 end
 local keys = { unpack(KEYS) }
 if record[6] then
-  for _, kind in ipairs({ 'held', 'limited', 'limited_until' }) do keys[#keys + 1] = (string.gsub(KEYS[1], 'meta:{', kind .. ':{', 1)) end
+  for _, kind in ipairs({ 'held', 'limited', 'limited_until' }) do keys[#keys + 1] = beside(KEYS[1], kind) end
   PLACES[#PLACES + 1] = #KEYS + 1
 end
 local now = now_ms()

@@ -7,13 +7,14 @@
 -- ARGV  1 how many messages at most  2 bytes at most
 -- Returns for each message { tag, the set that it was in, its score there, field, value, ... }; no fields where its hash is gone.
 -- Bound: the messages of ARGV 1.
+-- @include beside
 -- @include state_keys
 -- @include message
 -- @include groups
 local queue, leaving, message, most, bytes = state_keys(0), KEYS[12], KEYS[13], tonumber(ARGV[1]), tonumber(ARGV[2])
 local places = redis.call('HGETALL', leaving)
 if #places == 0 then
-  queue.held = string.gsub(queue.meta, 'meta:{', 'held:{', 1)
+  queue.held = beside(queue.meta, 'held')
   for _, name in ipairs({ 'held', 'ready', 'delayed', 'dlx_outbox', 'dead' }) do
     local room = most - #places / 2
     -- The last ones first: consumers go on in order with those before them.

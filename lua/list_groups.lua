@@ -6,7 +6,8 @@
 -- Returns { ARGV 1 of the next call ('' = done), overrides (JSON, '' = none), then per group: its name, how many of its messages are held,
 -- how many are ready or in work }.
 -- Bound: the groups of ARGV 2, with a fixed number of commands each.
-local members = string.gsub(KEYS[1], 'meta:{', 'groups:{', 1)
+-- @include beside
+local members = beside(KEYS[1], 'groups')
 local reply = { '', redis.call('HGET', KEYS[1], 'group_rules') or '' }
 local after = ARGV[1] ~= '' and '(' .. ARGV[1] .. '\1' or '-'
 for _ = 1, tonumber(ARGV[2]) do

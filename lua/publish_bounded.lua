@@ -18,6 +18,7 @@
 -- { 'CHANGED', limits, arguments of the queue }; { 'THROTTLE', us to sleep first }; { 'WAIT', ticket, live consumers... };
 -- { 'FULL', limit, its size, what it has, dead-lettered (0/1) }; { 'DROPPED', tag, how many died for it, were they kept (0/1) }.
 -- Bound: one message, 500 that it displaces, and 100 consumers where it has to wait.
+-- @include beside
 -- @include store_ordinary
 -- @include names_limiter
 -- @include limits
@@ -55,7 +56,7 @@ end
 local max_length, max_bytes, max_pending, overflow, slow = read_limits(record[5])
 local size = max_bytes and #ARGV[1] + (staged and redis.call('HSTRLEN', staged, 'body') or 0) or 0
 local length = redis.call('ZCARD', KEYS[1]) + redis.call('ZCARD', KEYS[2])
-if record[12] or record[15] then length = length + redis.call('ZCARD', (string.gsub(meta, 'meta:{', 'held:{', 1))) end
+if record[12] or record[15] then length = length + redis.call('ZCARD', beside(meta, 'held')) end
 local pending = max_pending and length + redis.call('ZCARD', KEYS[3]) or length
 local bytes = max_bytes and tonumber(record[13] or 0) or 0
 if bytes ~= 0 and length == 0 and redis.call('EXISTS', KEYS[3]) == 0 then

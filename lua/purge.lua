@@ -6,11 +6,12 @@
 -- ARGV  none
 -- Returns how many messages went.
 -- Bound: a fixed number of commands: a RENAME costs the same however many messages there are.
+-- @include beside
 -- @include now
 -- @include release_capacity
 -- @include to_trash
 local purged = to_trash(KEYS[1], { unpack(KEYS, 7) })
-redis.call('UNLINK', KEYS[3], KEYS[4], (string.gsub(KEYS[2], 'meta:{', 'limited:{', 1)), (string.gsub(KEYS[2], 'meta:{', 'limited_until:{', 1)))
+redis.call('UNLINK', KEYS[3], KEYS[4], beside(KEYS[2], 'limited'), beside(KEYS[2], 'limited_until'))
 -- Where consumers have some, those that go leave their groups as the trash is emptied.
 if purged > 0 and redis.call('EXISTS', KEYS[6]) == 0 then redis.call('UNLINK', KEYS[5]) end
 if purged > 0 and redis.call('EXISTS', KEYS[2]) == 1 then redis.call('HINCRBY', KEYS[2], 'purged', purged) end

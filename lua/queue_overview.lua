@@ -8,13 +8,14 @@
 -- its end (ms, '0' = none), published, delivered, rejected publishes, arguments (JSON), bytes }, texts '' for what there is not; an id
 -- of '' means that there is no such queue. Of a queue whose messages age, the oldest is the one that is next.
 -- Bound: 256 steps, one for each priority, and two looks at each of the queue's consumers.
+-- @include beside
 -- @include now
 -- @include living
 -- @include ageing
 local now = now_ms()
 local meta = redis.call('HMGET', KEYS[1], 'id', 'ageing', 'paused', 'paused_until', 'published', 'delivered', 'rejected', 'arguments',
   'bytes', 'groups', 'limiters')
-local held = string.gsub(KEYS[1], 'meta:{', 'held:{', 1)
+local held = beside(KEYS[1], 'held')
 -- Priorities, of which each has its band of scores.
 local RANKS = 256
 local oldest

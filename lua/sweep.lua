@@ -18,6 +18,7 @@
 -- then the first messages that died at the delivery limit, as return_to_queue.lua has them
 -- Bound: the entries of ARGV 4 over all queues and kinds; a queue that it did not come to, or that has more, is due at once. Besides
 -- per queue: 40 dead letters that are looked at; over all queues 5,000 events that are trimmed (by whole nodes).
+-- @include beside
 -- @include now
 -- @include uptime
 -- @include message
@@ -254,7 +255,6 @@ local function expire_one(queue, rules, tag, score)
   return true, false
 end
 
-local function held_key(queue) return (string.gsub(queue.meta, 'meta:{', 'held:{', 1)) end
 
 -- Returns how many of the entries that were due were ready messages.
 local function expire(queue, rules)
@@ -262,7 +262,7 @@ local function expire(queue, rules)
   local expired, gone = 0, {}
   for _, tag in ipairs(due) do
     local score, ended, later = redis.call('ZSCORE', queue.ready, tag), false, false
-    if not score and is_grouped(tag) then score = redis.call('ZSCORE', held_key(queue), tag) end
+    if not score and is_grouped(tag) then score = redis.call('ZSCORE', beside(queue.meta, 'held'), tag) end
     if score then ended, later = attempt(queue, queue.expiry, tag, expire_one, queue, rules, tag, score) end
     if ended == true then expired = expired + 1 end
     if later then
@@ -390,9 +390,9 @@ end
 local function sweep(queue)
   unfinished, failure = false, ''
   if room <= 0 then return answer(0, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, '') end
-  if redis.call('EXISTS', queue.ready, queue.delayed, queue.index, queue.dlx_outbox, queue.dead, queue.trash, held_key(queue)) == 0 then
-    local function own(kind) return (string.gsub(queue.meta, 'meta:{', kind .. ':{', 1)) end
-    redis.call('UNLINK', queue.expiry, own('groups'), own('limited'), own('limited_until'))
+  if redis.call('EXISTS', queue.ready, queue.delayed, queue.index, queue.dlx_outbox, queue.dead, queue.trash, beside(queue.meta, 'held')) == 0 then
+    redis.call('UNLINK', queue.expiry, beside(queue.meta, 'groups'), beside(queue.meta, 'limited'),
+      beside(queue.meta, 'limited_until'))
     local overrun, skipped, more = alone(trim_events, queue.meta)
     return answer(more and 0 or interval, log_of(queue.meta) and 1 or 2, 0, 0, 0, 0, 0, 0, 0, overrun, skipped, 0, failure)
   end

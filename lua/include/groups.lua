@@ -1,3 +1,4 @@
+-- @include beside
 -- @include text
 -- @include now
 -- @include ageing
@@ -211,7 +212,7 @@ groups = function()
     local g, group = read(meta), holders.group
     score = tonumber(score)
     if not g or not group then
-      local ready = string.gsub(meta, 'meta:{', 'queue:{', 1)
+      local ready = beside(meta, 'queue')
       redis.call('ZADD', ready, text(score), tag)
       return false
     end

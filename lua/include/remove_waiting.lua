@@ -1,3 +1,4 @@
+-- @include beside
 -- @include message
 -- @include release_capacity
 -- @include log_event
@@ -11,7 +12,7 @@ local function find_waiting(queue, tag)
   local score = redis.call('ZSCORE', queue.ready, tag)
   if is_grouped(tag) then
     waiting_in_group[tag] = groups().group_of(queue.message .. tag)
-    score = score or redis.call('ZSCORE', (string.gsub(queue.meta, 'meta:{', 'held:{', 1)), tag)
+    score = score or redis.call('ZSCORE', beside(queue.meta, 'held'), tag)
   end
   local due = not score and redis.call('ZSCORE', queue.delayed, tag)
   local kept = (score or due) and fields_of(queue.message .. tag, 'score')[1]
