@@ -84,6 +84,24 @@ class RunningTasks:
         return isinstance(message, Message) and message.waits_in_pool
 
 
+def count_carried(consumer: Any, running: RunningTasks) -> None:
+    """Have the prefetch count of a consumer that has started again count what its pool still has of the time before.
+
+    Else each lost connection lets the worker claim its whole prefetch beside that: it waits in the pool, and others are idle.
+    """
+    channel = consumer.task_consumer.channel
+    services = []
+    for broker in channel.brokers:
+        unacked_messages, waker = broker.session.service.unacked_messages, broker.consumer_session.waker
+        for unacked in unacked_messages.orphaned():
+            message = unacked.alive
+            if message is not None and running.is_active(message, unacked.orphaned_at):
+                unacked_messages.keep(unacked)
+        unacked_messages.on_kept_settled = waker.wake
+        services.append(unacked_messages)
+    channel.qos.count_carried = lambda: sum([unacked_messages.count_kept() for unacked_messages in services])
+
+
 def note_given(consumer: Any) -> None:
     """Have each message know when its task is given to the worker's pool, where it may wait; idempotent.
 

@@ -12,7 +12,7 @@ from redis.exceptions import RedisError
 from celery_redis_plus.connection.server_check import kind_and_version, parse_info
 from celery_redis_plus.integration import worker_compat
 from celery_redis_plus.integration.ack_policies import AckPolicies
-from celery_redis_plus.integration.active_tasks import RunningTasks, note_given
+from celery_redis_plus.integration.active_tasks import RunningTasks, count_carried, note_given
 from celery_redis_plus.integration.app_connections import connections_of, warn_about_priorities
 from celery_redis_plus.integration.bootstep import STEP
 from celery_redis_plus.integration.early_acks import warn_about_early_acks
@@ -94,6 +94,8 @@ class BrokerStep(bootsteps.StartStopStep):
         )
         install_inspect()
         self._limit_the_end(parent, transport)
+        if parent.restart_count:
+            count_carried(parent, self._running)
         if self._metrics is None:
             self._metrics = serve_metrics(transport.options)
         if self._kombu_lists is None and transport.options.take_from_kombu:

@@ -132,8 +132,10 @@ class ReconnectRecovery:
                 keeps: bool | None = False
             else:
                 keeps = self.active_tasks.is_active(message, unacked.orphaned_at)
-            unacked.kept = keeps is True
-            if keeps is False:
+            unacked.kept = False
+            if keeps:
+                self._unacked_messages.keep(unacked)
+            elif keeps is False:
                 logger.debug("message %s of queue %r goes back: no task works on it any more", unacked.tag, unacked.queue)
                 self._unacked_messages.release(unacked)
 

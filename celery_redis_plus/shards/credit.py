@@ -39,6 +39,7 @@ class SharedQoS(QoS):
         self._whole = channel
         self.prefetch_count = 0
         self.suspended = False
+        self.count_carried = None
         self._overfetch_factor = overfetch_factor
         #: Who has delivered each message that is not settled, in the order of delivery; and some that are settled.
         self._order: dict[str, PartQoS] = {}
@@ -55,6 +56,10 @@ class SharedQoS(QoS):
         """Return how many messages are delivered and not settled."""
         return sum([part.delivered_count for part in self._parts()])
 
+    def counted(self) -> int:
+        """Return how many messages count against the prefetch count."""
+        return self.count() + (0 if self.count_carried is None else self.count_carried())
+
     @property
     def busy(self) -> bool:
         """Whether something is delivered and not settled."""
@@ -63,19 +68,19 @@ class SharedQoS(QoS):
     def can_consume(self) -> bool:
         """Return whether one more message may be delivered."""
         limit = self.prefetch_count
-        return not self.suspended and (not limit or self.count() < limit)
+        return not self.suspended and (not limit or self.counted() < limit)
 
     def can_consume_max_estimate(self) -> int | None:
         """Return how many more messages may be delivered; None is no limit."""
         limit = self.prefetch_count
-        return max(limit - self.count(), 0) if limit else None
+        return max(limit - self.counted(), 0) if limit else None
 
     def claimable(self, most: int) -> int:
         """Return how many messages, at `most`, a claim may take beside those that all shards have."""
         taken = self._whole.taken()
         if self.suspended or self.asks_worker or not self.prefetch_count:
             return self.credit(taken, most)
-        return max(min(int(self.prefetch_count * self._overfetch_factor) - self.count() - taken, most), 0)
+        return max(min(int(self.prefetch_count * self._overfetch_factor) - self.counted() - taken, most), 0)
 
     def note(self, tag: str, part: PartQoS) -> None:
         """Note that a message is delivered now, by `part`."""

@@ -13,7 +13,7 @@ from celery_redis_plus.broker.consumers.unacked import Unacked, UnackedMessage
 from celery_redis_plus.broker.fanout.subscriber_cursor import UnackedBroadcast
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from celery_redis_plus.consumer.consumer_session import ConsumerSession
     from celery_redis_plus.consumer.delivery_loop import DeliveryLoop
@@ -41,6 +41,8 @@ class QoS(virtual.QoS):
         self.prefetch_count = prefetch_count or 0
         #: Nothing is claimed or delivered: `Channel.flow`.
         self.suspended = False
+        #: Returns how many messages of lost connections count as well, as the worker still works on them; None: none does.
+        self.count_carried: Callable[[], int] | None = None
         #: The records of what is delivered and not settled, by tag, in the order of delivery.
         self._delivered: dict[str, Unacked] = {}
         #: What the process had delivered that forked this one, and not settled.
@@ -51,7 +53,12 @@ class QoS(virtual.QoS):
     def can_consume(self) -> bool:
         """Return whether one more message may be delivered."""
         limit = self.prefetch_count
-        return not self.suspended and (not limit or len(self._delivered) < limit)
+        counted = len(self._delivered) if self.count_carried is None else self.counted()
+        return not self.suspended and (not limit or counted < limit)
+
+    def counted(self) -> int:
+        """Return how many messages count against the prefetch count."""
+        return len(self._delivered) + (0 if self.count_carried is None else self.count_carried())
 
     @property
     def delivered_count(self) -> int:
@@ -74,7 +81,7 @@ class QoS(virtual.QoS):
     def can_consume_max_estimate(self) -> int | None:
         """Return how many more messages may be delivered; None is no limit."""
         limit = self.prefetch_count
-        return max(limit - len(self._delivered), 0) if limit else None
+        return max(limit - self.counted(), 0) if limit else None
 
     @property
     def asks_worker(self) -> bool:
@@ -91,7 +98,8 @@ class QoS(virtual.QoS):
         limit = self.prefetch_count
         if not limit:
             return max(most - buffered, 0)
-        return max(min(int(limit * self._overfetch_factor) - len(self._delivered) - buffered, most), 0)
+        counted = len(self._delivered) if self.count_carried is None else self.counted()
+        return max(min(int(limit * self._overfetch_factor) - counted - buffered, most), 0)
 
     def append(self, message: Any, delivery_tag: str) -> None:
         """Note a delivered message, as kombu's transports do."""

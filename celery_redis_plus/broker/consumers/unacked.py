@@ -167,6 +167,8 @@ class UnackedMessages:
         #: The tags acked last. A failover to a replica that lags, or a restored state, brings acked messages back, and nothing
         #: else does: what is rejected, requeued, released or replayed was not acked.
         self._finished: OrderedDict[str, None] = OrderedDict()
+        #: Deliveries whose session went while the application worked on them, until they are settled; by tag.
+        self._kept: dict[str, UnackedMessage] = {}
         #: Maintenance is sending deferred settlements that it has taken.
         self._settling_deferred = False
         #: Sessions that broke -> the queues they consumed.
@@ -185,6 +187,8 @@ class UnackedMessages:
         self.batches = 0
         #: Called, from any thread, when maintenance has something to do.
         self.on_work: Callable[[], None] = lambda: None
+        #: Called, from any thread, when a message is settled that outlived its session: there is room for another one.
+        self.on_kept_settled: Callable[[], None] = lambda: None
 
     def __len__(self) -> int:
         """Return how many messages are unacked."""
@@ -287,6 +291,7 @@ class UnackedMessages:
             unacked.state, unacked.settlement, unacked.content = DeliveryState.SETTLING, settlement, None
         if unacked.deliveries is not None:
             unacked.deliveries.pop(tag, None)
+        self._end_kept(tag)
         return unacked
 
     def discard(self, unacked: UnackedMessage) -> None:
@@ -294,6 +299,7 @@ class UnackedMessages:
         with self._lock:
             if self._unacked.get(unacked.tag) is unacked:
                 del self._unacked[unacked.tag]
+                self._kept.pop(unacked.tag, None)
                 if unacked.settlement is Settlement.ACK:
                     self._finished[unacked.tag] = None
                     if len(self._finished) > MAX_FINISHED_TAGS:
@@ -317,6 +323,7 @@ class UnackedMessages:
                     unacked.settlement = Settlement.RELEASE_SEEN if seen else Settlement.RELEASE_UNSEEN
                     unacked.state, unacked.content = DeliveryState.SETTLING, None
                     self._deferred.append(unacked)
+                    self._end_kept(unacked.tag)
         self.on_work()
 
     # -- broken sessions ------------------------------------------------------------------------------------------------
@@ -385,6 +392,19 @@ class UnackedMessages:
             for unacked in list(self._unacked.values())
             if unacked.orphaned_at and unacked.state is DeliveryState.DELIVERED
         ]
+
+    def keep(self, unacked: UnackedMessage) -> None:
+        """Note that the application still works on a message whose session is gone."""
+        unacked.kept = True
+        self._kept[unacked.tag] = unacked
+
+    def count_kept(self) -> int:
+        """Return on how many messages of sessions that are gone the application still works."""
+        return len(self._kept)
+
+    def _end_kept(self, tag: str) -> None:
+        if self._kept.pop(tag, None) is not None:
+            self.on_kept_settled()
 
     def broken_sessions(self) -> dict[str, frozenset[str]]:
         """Return the broken sessions whose messages on the server are not released yet."""

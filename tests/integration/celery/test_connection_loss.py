@@ -61,6 +61,26 @@ def test_running_tasks_run_once_and_prefetched_ones_at_once(  # noqa: PLR0917 - 
     wait_until(lambda: not redis_client.keys(b"message:{%s}:*" % QUEUE), 5, lambda: left(redis_client))
 
 
+@pytest.mark.sample(2)
+@pytest.mark.parametrize("pool", ["threads", "prefork", "gevent"])
+def test_a_worker_claims_no_more_than_its_prefetch_after_lost_connections(pool, celery_app, celery_worker, notes, redis_client):
+    """What its pool still has of the time before counts: else each loss lets it take as much again, beside idle workers."""
+    config = {"task_acks_late": True, "worker_prefetch_multiplier": 1}
+    worker = celery_worker(pool=pool, concurrency=2, config=config)
+    app = celery_app(**config)
+    for number in range(12):
+        app.send_task("c.wait", ["hoard", str(number)])
+    wait_until(lambda: len(notes.started("hoard")) == 2, 15, worker.tail)
+    for losses in (1, 2, 3):
+        kill_connections(redis_client)
+        wait_until(lambda losses=losses: worker.log().count("] celery-redis-plus ") == 1 + losses, 15, worker.tail)
+    heir = celery_worker(pool=pool, concurrency=2, config=config)
+    wait_until(lambda: len(notes.started("hoard")) == 4, 15, heir.tail)
+    assert claimed(redis_client) == 4
+    notes.go("hoard")
+    assert notes.wait_for("hoard", 12, 20, worker.tail) == {str(number): 1 for number in range(12)}
+
+
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("pool", ["solo", "gevent"])
 @pytest.mark.not_on("all", reason="a proxy leads to one server")
