@@ -3,6 +3,8 @@
 Celery's handler of deliveries (`Consumer.create_task_handler`, 5.6 and 5.7) expects three kinds of errors. Any other ends the
 worker: of a body `null`, a `task` that is a list, an `id` that is a number. An unacked message goes back, and ends the next one.
 Here it becomes a dead letter with the error. In threads and greenlets nobody meets the error, and the message would stay unacked.
+What is raised around a task, as by a result backend that is away, is a failure of the task there and in a solo worker, as it is
+in prefork: else its request stays active, and its message unacked, until the worker ends.
 Events that `Gossip.on_message` cannot handle come to all workers at once; they are passed over.
 """
 
@@ -13,6 +15,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
+from billiard.einfo import ExceptionInfo
 from billiard.exceptions import SoftTimeLimitExceeded
 from celery.worker.consumer import Gossip
 
@@ -22,6 +25,11 @@ from celery_redis_plus.integration.patching import wrap
 from celery_redis_plus.transport.kombu_message import Message
 
 logger = logging.getLogger(__name__)
+
+
+class TaskFailedError(Exception):
+    """A task has ended by an error around it; the pool goes on with its next one."""
+
 
 #: Kinds of events that are logged, once each, and characters of a kind.
 MOST_KINDS, LONGEST_KIND = 20, 200
@@ -42,7 +50,7 @@ def contain_unhandled(consumer: Any) -> None:
     Has to be called before the consumer starts, which hands out its handlers.
     """
     wrap(consumer, "create_task_handler", _contained, consumer)
-    if worker_compat.has_threads(consumer.pool) or consumer.pool.is_green:
+    if worker_compat.has_threads(consumer.pool) or worker_compat.is_solo(consumer.pool) or consumer.pool.is_green:
         wrap(consumer.pool, "apply_async", _apply_guarded, consumer)
     told: set[str] = set()
     # Of the class: gossip begins to listen before our step begins.
@@ -55,6 +63,8 @@ def _contained(create: Callable[..., Any], consumer: Any, *args: Any, **named: A
     def on_task_received(message: Any) -> Any:
         try:
             return handle(message)
+        except TaskFailedError:
+            return None
         except Exception as error:
             if not end_unhandled(message, error, consumer):
                 raise
@@ -63,17 +73,31 @@ def _contained(create: Callable[..., Any], consumer: Any, *args: Any, **named: A
 
 
 def _apply_guarded(apply: Callable[..., Any], consumer: Any, target: Callable[..., Any], *args: Any, **named: Any) -> Any:
-    """Have a thread or greenlet that ends with an error of a message's end the message, too."""
+    """Have a thread, a greenlet or a solo worker end the task at which an error is raised around it, and its message."""
     request = getattr(named.get("accept_callback"), "__self__", None)
 
     def guarded(*given: Any, **given_named: Any) -> Any:
         try:
             return target(*given, **given_named)
         except Exception as error:
-            end_unhandled(getattr(request, "message", None), error, consumer)
-            raise
+            message = getattr(request, "message", None)
+            is_data = isinstance(error, DATA_ERRORS) and end_unhandled(message, error, consumer)
+            if is_data or not isinstance(message, Message) or isinstance(error, MemoryError):
+                raise
+            _fail(request)
+            raise TaskFailedError(str(error)) from error
 
     return apply(guarded, *args, **named)
+
+
+def _fail(request: Any) -> None:
+    """End the task of a request with the exception that is handled, as prefork's main process does."""
+    try:
+        request.on_failure(ExceptionInfo())
+    except Exception as error:  # noqa: BLE001 - of any result backend
+        logger.warning("the failure of task %r cannot be noted: %s", request.id, error, extra={"task_id": request.id})
+    if not request.message.acknowledged:
+        request.reject(requeue=True)
 
 
 def end_unhandled(message: Any, error: Exception, consumer: Any) -> bool:
