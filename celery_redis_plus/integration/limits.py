@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from typing import TYPE_CHECKING, Any, Self
 
@@ -10,6 +11,7 @@ from celery import current_app
 from celery_redis_plus.broker.queues.limiters import give_back, hold, take, taker_of
 from celery_redis_plus.errors import InvalidArgument, LimitReached
 from celery_redis_plus.integration.task_limiters import limiter_named
+from celery_redis_plus.transport.amqp_errors import CONNECTION_ERRORS
 from celery_redis_plus.transport.api import channel_of
 from celery_redis_plus.transport.stored_json import TASK_DELIVERY, TASK_FENCE
 
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from celery_redis_plus.broker.arguments.limiters import Limiter
+
+logger = logging.getLogger(__name__)
 
 #: Seconds after which it asks again, though there may be no room yet: a hold may have ended, or a rule have changed.
 ASK_AGAIN_S = 1.0
@@ -75,12 +79,16 @@ class limit:  # noqa: N801 - used as a function is, like `contextlib.suppress`
             time.sleep(min(wait_s, ASK_AGAIN_S))
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Give back the place of a concurrency."""
+        """Give back the place of a concurrency; the ack of the message does so where the broker is away."""
         if self._limiter.rule.shape != "concurrency" or not self._taker:
             return
-        with channel_of(self._app) as channel:
-            session = channel.of_queue(self._queue).session
-            give_back(session.commands, session.keys, self._limiter, self._taker)
+        try:
+            with channel_of(self._app) as channel:
+                session = channel.of_queue(self._queue).session
+                give_back(session.commands, session.keys, self._limiter, self._taker)
+        except CONNECTION_ERRORS as lost:
+            # The work is done, and a task that failed here would do it again.
+            logger.warning("the place of limiter %r is free when its message is settled: %s", self._limiter.id, lost)
 
     @staticmethod
     def hold(limiter: str, seconds: float, *, key: str | float | None = None, app: Any = None) -> None:

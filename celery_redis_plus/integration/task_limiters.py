@@ -81,8 +81,14 @@ def limiter_header(task: Any, args: Any, kwargs: Any) -> dict[str, str]:
     elif key is not None:
         bound = bound_arguments(task, arguments, named)
         values = [(named if bound is None else bound).get(name) for name in ((key,) if isinstance(key, str) else key)]
-        limiter = limiter.keyed(values[0] if len(values) == 1 else "/".join(map(str, values)))
+        if values != [None]:
+            limiter = limiter.keyed(str(values[0]) if len(values) == 1 else "/".join(map(_part, values)))
     return {LIMITER: str(limiter)}
+
+
+def _part(value: Any) -> str:
+    """Return an argument as a part of a key, in which `/` parts them."""
+    return str(value).replace("%", "%25").replace("/", "%2F")
 
 
 def _is_ours(task: Any, rate: str) -> bool:

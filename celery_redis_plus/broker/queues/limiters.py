@@ -118,7 +118,20 @@ def hold(commands: CommandConnection, keys: Keys, limiter: str, seconds: float) 
 
 
 def set_limiter_rule(commands: CommandConnection, keys: Keys, limiter: str, rule: LimiterRule | None) -> None:
-    """Have a rule hold for a limiter in place of that of its messages; None takes it away. Raises as `hold`."""
+    """Have a rule hold for a limiter in place of that of its messages; None takes it away. Raises as `hold`.
+
+    Raises:
+        InvalidArgument: as `hold`; or its messages say a rule of the other kind, which that would not replace: a rate counts what
+            has passed, a concurrency what is in work.
+    """
+    counts_work = rule is not None and rule.shape == "concurrency"
+    for state in read_limiters(commands, keys) if rule is not None else ():
+        is_it = limiter in {state.limiter, state.limiter.partition(":")[0]}
+        if is_it and (LimiterRule.parse(state.rule).shape == "concurrency") != counts_work:
+            allowed = "a rate, such as '50/s burst=10'" if counts_work else "a concurrency, such as 'concurrency=4'"
+            raise InvalidArgument(
+                f"rule {str(rule)!r} of limiter {limiter!r:.100}, whose messages say {state.rule!r}; allowed: {allowed}"
+            )
     _set(commands, keys, limiter, "", "" if rule is None else str(rule))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from uuid import UUID
+
 import pytest
 
 from celery_redis_plus import configure_app
@@ -41,6 +43,26 @@ def test_a_task_names_limiter_key_and_cost(celery_app, redis_client):
     assert charge.rate_limit is None
     with pytest.raises(InvalidArgument, match=r"cost 21 of limiter 'stripe', whose bucket holds 20; allowed is at most that"):
         charge.delay("c7", n=21)
+
+
+def test_keys_are_arguments_of_any_kind_and_none_is_no_key(celery_app, redis_client):
+    app = celery_app("configured")
+    one = UUID(int=1)
+
+    @app.task(name="c.charge", shared=False, serializer="json", rate_limit="stripe:100/s", limit_key=["account"])
+    def charge(account, part=None):
+        """Do nothing."""
+
+    @app.task(name="c.part", shared=False, rate_limit="stripe:100/s", limit_key=["account", "part"])
+    def charge_part(account, part=None):
+        """Do nothing."""
+
+    charge.delay(None)
+    charge.delay(one)
+    charge_part.delay("a/b", "c")
+    charge_part.delay("a", "b/c")
+    keys = [header.partition("key=")[2] for header in headers(redis_client)]
+    assert keys == ["", str(one), "a%2Fb/c", "a/b%2Fc"]
 
 
 def test_a_rule_may_stand_in_configure_app_and_celerys_own_rates_stay(celery_app, redis_client):
