@@ -14,7 +14,8 @@ if ARGV[3] == '1' then
   if redis.call('ZREM', limiters().key_of(q, 'limiter_places', limiter), ARGV[2]) > 0 then limiters().admit_everywhere(q, limiter.id) end
   return '0'
 end
-local wait, _, is_new, tokens = limiters().wait_for(q, limiter, 0)
+local who = 'tasks ' .. text(limiter.cost)
+local wait, _, is_new, tokens, booking = limiters().wait_for(q, limiter, 0, who, true)
 if wait > 0 then return text(math.ceil(wait)) end
-limiters().take(q, limiter, ARGV[2], is_new, tokens)
+limiters().take(q, limiter, ARGV[2], who, is_new, tokens, booking)
 return '0'

@@ -15,7 +15,7 @@ local _limiter_functions
 local function limiters()
   if _limiter_functions then return _limiter_functions end
   -- Messages of a limiter that one call admits, queues that it does that in, places whose messages it looks for.
-  local MOST_ADMITTED, MOST_QUEUES, MOST_PLACES = 100, 10, 10
+  local MOST_ADMITTED, MOST_QUEUES, MOST_PLACES = 100, 10, 20
   -- Limiters that are remembered for who asks which there are.
   local MOST_IDS = 10000
   -- When a limiter of places is looked at again (ms), though no place was given back: a script may have failed that should have.
@@ -113,16 +113,22 @@ local function limiters()
 
   local function key_of(q, kind, limiter) return q.prefix .. kind .. ':{' .. limiter.id .. '}' end
 
-  -- How many tokens a bucket has now. Where the clock went back, time begins anew, and nobody gets more.
+  -- How many tokens a bucket has now. Where the clock went back, time begins anew, and nobody gets more. Then: whether it did, whether the
+  -- bucket is new, and its booking. Who needs several tokens books them, where others take one after the other as they come: nobody else
+  -- has them then, until `till`. Once it has them, `cost` is 0: it may not book again before `till`, so that others have as many.
   local function tokens_in(key, rule, now)
-    local tokens, at = string.match(redis.call('GET', key) or '', '^(%S+) (%S+)$')
+    local tokens, at, booked = string.match(redis.call('GET', key) or '', '^(%S+) (%S+)(.*)$')
     if not (tonumber(tokens) and tonumber(at)) then return rule.burst, false, true end
-    return math.min(rule.burst, tokens + math.max(0, now - at) * rule.rate), at - now > 0, false
+    local went_back = at - now > 0
+    local cost, till, who = string.match(booked, '^ (%S+) (%S+) (.*)$')
+    local booking = cost and not went_back and tonumber(till) > now and { cost = tonumber(cost), till = tonumber(till), who = who } or nil
+    return math.min(rule.burst, tokens + math.max(0, now - at) * rule.rate), went_back, false, booking
   end
 
-  local function put_tokens(key, rule, tokens, now)
+  local function put_tokens(key, rule, tokens, now, booking)
     local full_in = math.max(0, math.ceil((rule.burst - tokens) / rule.rate))
-    redis.call('SET', key, string.format('%.6f %.3f', tokens, now), 'PX', text(full_in + KEPT_MS))
+    local booked = booking and string.format(' %.3f %.3f ', booking.cost, booking.till) .. booking.who or ''
+    redis.call('SET', key, string.format('%.6f %.3f', tokens, now) .. booked, 'PX', text(full_in + KEPT_MS))
   end
 
   -- Forgets what has left the window. Where the clock went back, all that is in it keeps its distance from now.
@@ -137,9 +143,11 @@ local function limiters()
   end
 
   -- Gives back places whose messages are with no consumer: a script failed that should have done so, or the queue was deleted.
+  -- Of many places it looks at some, at others with the next call.
   local function clear_places(q, key)
-    local cleared = false
-    for _, place in ipairs(redis.call('ZRANGE', key, 0, MOST_PLACES - 1)) do
+    local cleared, parts = false, math.ceil(redis.call('ZCARD', key) / MOST_PLACES)
+    local first = math.floor(time_ms() * 1000 % math.max(1, parts)) * MOST_PLACES
+    for _, place in ipairs(redis.call('ZRANGE', key, text(first), text(first + MOST_PLACES - 1))) do
       local tag, rest, claim = string.match(place, '^(%Z+)%z(%b{})%z?(%d*)$')
       local stands = fresh[place] or tag and redis.call('ZSCORE', q.prefix .. 'messages_index:' .. rest, tag)
         and (claim == '' or redis.call('HGET', q.prefix .. 'message:' .. rest .. ':' .. tag, 'claim') == claim)
@@ -152,7 +160,7 @@ local function limiters()
   end
 
   -- Each kind of rule: how long `cost` more has to wait (ms; 0: not at all) behind `spent`, which others are to have first; when it is worth
-  -- a look; and what `take` has to know.
+  -- a look; and what `take` has to know. `who` asks: a queue's first message, or tasks of one cost that wait in `with limit`.
   local function wait_for_places(q, limiter, rule, spent)
     local key = key_of(q, 'limiter_places', limiter)
     local has = redis.call('ZCARD', key)
@@ -172,25 +180,29 @@ local function limiters()
     return wait, wait
   end
 
-  local function wait_for_tokens(q, limiter, rule, spent)
+  local function wait_for_tokens(q, limiter, rule, spent, who, books)
     local key, now = key_of(q, 'limiter_bucket', limiter), time_ms()
-    local tokens, went_back, is_new = tokens_in(key, rule, now)
+    local tokens, went_back, is_new, booking = tokens_in(key, rule, now)
     if went_back then put_tokens(key, rule, tokens, now) end
-    local wanted = math.min(limiter.cost, rule.burst)
-    if tokens - spent >= wanted - TOLERANCE then return 0, 0, is_new, tokens end
+    local wanted, mine = math.min(limiter.cost, rule.burst), booking and booking.who == who
+    if booking and not mine then spent = spent + booking.cost end
+    if tokens - spent >= wanted - TOLERANCE then return 0, 0, is_new, tokens, booking end
     local worth = math.max(wanted, math.min(rule.burst, rule.rate * PACE_MS))
-    return (wanted - tokens + spent) / rule.rate, (worth - tokens + spent) / rule.rate
+    local wait = (wanted - tokens + spent) / rule.rate
+    local may_book = not booking or (mine and booking.cost > 0 and booking.cost < wanted) or (not mine and booking.cost == 0)
+    if books and wanted > 1 and may_book then put_tokens(key, rule, tokens, now, { cost = wanted, till = now + wait + LOOK_AGAIN_MS, who = who }) end
+    return wait, (worth - tokens + spent) / rule.rate
   end
 
-  local function wait_for(q, limiter, spent)
+  local function wait_for(q, limiter, spent, who, books)
     local set = rule_for(q, limiter)
     if set.wait > 0 then return set.wait, set.wait end
     local wait_of = set.rule.concurrency and wait_for_places or set.rule.window and wait_for_window or wait_for_tokens
-    return wait_of(q, limiter, set.rule, spent)
+    return wait_of(q, limiter, set.rule, spent, who, books)
   end
 
   -- Takes what `wait_for` has found room for; `taker` is who has it: of a message its tag, NUL and its queue.
-  local function take(q, limiter, taker, is_new, tokens)
+  local function take(q, limiter, taker, who, is_new, tokens, booking)
     local rule, now = rule_for(q, limiter).rule, time_ms()
     if rule.concurrency then
       redis.call('ZADD', key_of(q, 'limiter_places', limiter), string.format('%.3f', now), taker)
@@ -200,7 +212,8 @@ local function limiters()
       redis.call('ZADD', key, at, taker .. '\0' .. at)
       redis.call('PEXPIRE', key, text(rule.span + KEPT_MS))
     else
-      put_tokens(key_of(q, 'limiter_bucket', limiter), rule, tokens - limiter.cost, now)
+      if booking and booking.who == who and booking.cost > 0 then booking = { cost = 0, till = now + limiter.cost / rule.rate, who = who } end
+      put_tokens(key_of(q, 'limiter_bucket', limiter), rule, tokens - limiter.cost, now, booking)
     end
     if is_new then
       local ids = q.prefix .. 'limiters'
@@ -251,9 +264,9 @@ local function limiters()
     end
     -- Who waits already and was first goes first.
     local behind = first and (first[1] < place or (first[1] == place and first[2] < tag))
-    local wait, worth, is_new, tokens = wait_for(q, limiter, 0)
+    local wait, worth, is_new, tokens, booking = wait_for(q, limiter, 0, q.rest, not behind)
     if not behind and wait == 0 then
-      take(q, limiter, tag .. '\0' .. q.rest, is_new, tokens)
+      take(q, limiter, tag .. '\0' .. q.rest, q.rest, is_new, tokens, booking)
       return true
     end
     look_in(q, id, worth)
@@ -289,7 +302,7 @@ local function limiters()
       local fields = waiting(q, tag, place)
       local limiter = fields and read(fields[1])
       if limiter then
-        local wait, worth = wait_for(q, limiter, spent)
+        local wait, worth = wait_for(q, limiter, spent, q.rest, false)
         if wait > 0 then
           look = worth
           break

@@ -7,6 +7,8 @@ import time
 import pytest
 
 from celery_redis_plus.admin.broker_admin import BrokerAdmin
+from celery_redis_plus.broker.arguments.limiters import Limiter, LimiterRule
+from celery_redis_plus.broker.queues.limiters import set_limiter_rule, take, taker_of
 from celery_redis_plus.errors import InvalidArgument
 from celery_redis_plus.keys import Keys
 from tests.support.inbox import Inbox, declare, publish
@@ -91,6 +93,49 @@ def test_a_claim_of_several_messages_takes_no_more_than_a_limiter_has(rule, chan
     publish(channel, "q", "plain")
     inbox = Inbox(channel, "q", prefetch=10, ack=False)
     assert inbox.exactly(3) == ["0", "1", "plain"]
+
+
+def test_a_costly_message_is_not_starved_by_another_queues_cheap_ones(channel):
+    declare(channel, "q", "r")
+    publish(channel, "q", *map(str, range(40)), headers=limited("a:4/s burst=4"))
+    assert get(channel, 5) == ["0", "1", "2", "3", None]
+    publish(channel, "r", "costly", headers=limited("a:4/s burst=4 cost=4"))
+    cheap = 0
+
+    def came():
+        nonlocal cheap
+        cheap += channel.basic_get("q") is not None
+        return channel.basic_get("r")
+
+    assert wait_until(came, 10).payload == "costly"
+    assert cheap == 0
+    # Then it is the others' turn for as many tokens.
+    publish(channel, "r", "costly again", headers=limited("a:4/s burst=4 cost=4"))
+    assert get(channel, 1, "r") == [None]
+    assert get_until(channel, 1) == ["4"]
+
+
+def test_places_of_vanished_messages_are_found_among_many(channel, redis_client):
+    declare(channel, "q")
+    limiter = Limiter.parse("a:concurrency=51")
+    publish(channel, "q", *map(str, range(50)), headers=limited(str(limiter)))
+    assert len(get(channel, 50)) == 50
+    redis_client.zadd("limiter_places:{a}", {b"gone\0{q}\0001": time.time() * 1000})
+    session = channel.session
+    asks = wait_until(lambda: take(session.commands, session.keys, limiter, taker_of("q", "new", "1")) == 0, 10)
+    assert asks
+    assert redis_client.zcard("limiter_places:{a}") == 51
+
+
+def test_a_rule_that_counts_otherwise_is_refused(channel):
+    declare(channel, "q")
+    publish(channel, "q", "a1", headers=limited("gpu:concurrency=40 key=c7"))
+    assert get(channel, 1) == ["a1"]
+    session = channel.session
+    for limiter in ("gpu", "gpu:c7"):
+        with pytest.raises(InvalidArgument, match=r"whose messages say 'concurrency=40'; allowed: a concurrency"):
+            set_limiter_rule(session.commands, session.keys, limiter, LimiterRule.parse("1/s"))
+    set_limiter_rule(session.commands, session.keys, "gpu", LimiterRule.parse("concurrency=1"))
 
 
 @pytest.mark.parametrize("how", ["reject", "requeue"])
