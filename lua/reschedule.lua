@@ -22,16 +22,18 @@ local now = now_ms()
 -- Makes the message ready, or leaves it to its group, which it returns where that holds it.
 local function make_ready(score, expires, ttl)
   local group = is_grouped(tag) and groups().group_of(hash)
-  if not group or redis.call('ZSCORE', queue.ready, tag) then
+  local is_ready = redis.call('ZSCORE', queue.ready, tag)
+  if not group or (is_ready and not group.group) then
     return_to_queue(queue, tag, score, expires, ttl)
     return false
   end
-  -- Where its group holds it already, it gets another place there.
+  -- It gets another place in its group: where that holds it already, and where it was the next one.
+  if is_ready then redis.call('ZREM', queue.ready, tag) end
   groups().leave(queue.meta, tag, not redis.call('ZSCORE', queue.delayed, tag) and group)
   local held = groups().enter(queue.meta, tag, group, score, false)
   list_expiry(queue, tag, expires, ttl)
   -- A message that waited for its limiter asks it again.
-  if group.limiter and not held then notify(queue.wakeup, queue.meta) end
+  if (group.limiter or is_ready) and not held then notify(queue.wakeup, queue.meta) end
   return held and group
 end
 

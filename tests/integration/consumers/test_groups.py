@@ -8,6 +8,7 @@ import kombu
 import pytest
 
 from celery_redis_plus.admin.broker_admin import BrokerAdmin
+from celery_redis_plus.broker.queues.messages import Messages
 from celery_redis_plus.connection.server_time import server_ms
 from celery_redis_plus.errors import InvalidArgument, PreconditionFailed, QueueFull
 from celery_redis_plus.keys import Keys
@@ -127,6 +128,18 @@ def test_a_higher_priority_does_not_wait_behind_its_group(channel):
     fill(channel, "a1", "a2", "b1")
     fill(channel, "a3", priority=9)
     assert get(channel, 3) == ["a3", "b1", None]
+
+
+def test_a_ready_message_that_is_rescheduled_stands_behind_its_group(channel, redis_client):
+    declare(channel, "q", arguments=ONE)
+    fill(channel, "a1", "a2", "b1")
+    (first, _) = redis_client.zrange(KEYS.ready, 0, -1)
+    messages = Messages(channel.session.commands, channel.session.keys, dead_letter_max=1000)
+    assert messages.reschedule("q", first.decode(), 0)
+    taken = [channel.basic_get("q") for _ in range(3)]
+    assert [message and message.payload for message in taken] == ["b1", "a2", None]
+    taken[1].ack()
+    assert get(channel, 1) == ["a1"]
 
 
 def test_a_message_that_failed_steps_aside_or_keeps_its_group_waiting(channel):
