@@ -57,11 +57,8 @@ NOTE = "<!-- Made by docs/generate.py; change the code instead. -->\n"
 OPTIONS_INTRO = """# Options
 
 Set options as `broker_transport_options` in Celery, as `transport_options` in kombu, or in the URL's query. An unknown name, or
-a value that is not allowed, raises an error.
-
-Options of other Redis clients that mean nothing here are accepted, and logged once, such as `priority_steps` and `sep`. Others
-are `max_connections` (a connection of kombu has at most four sockets, without a pool) and `protocol` (RESP 2 and 3 are the same
-here).
+a value that is not allowed, raises an error. Options of other Redis clients that mean nothing here are accepted, and logged once:
+`priority_steps`, `sep`, `max_connections`, `protocol` (RESP 2 and 3 are the same here).
 """
 
 ARGUMENTS_INTRO = """# Arguments
@@ -150,10 +147,20 @@ def arguments_page() -> str:
     for title, table in tables.items():
         parts += [
             f"\n## {title}\n\n",
-            *(f"* `{name}` ({in_short(allowed)}): {doc}\n" for name, (allowed, doc) in table.items()),
+            *(f"* {linked(name, doc)} ({in_short(allowed)}): {LINK.sub('', doc)}\n" for name, (allowed, doc) in table.items()),
         ]
     parts += ["\n## Withdrawn\n\n", *listed(WITHDRAWN)]
     return "".join(parts)
+
+
+#: The page of an argument, at the end of what is said of it.
+LINK = re.compile(r" \(\[[^\]]+\]\(([^)]+)\)\)(?=\.$)")
+
+
+def linked(name: str, doc: str) -> str:
+    """Return an argument's name, with a link to its page."""
+    page = LINK.search(doc)
+    return f"[`{name}`]({page[1]})" if page else f"`{name}`"
 
 
 def in_short(allowed: str) -> str:
@@ -212,7 +219,10 @@ only if it has no message. If the application sets `priority_order=low-first`, t
 
 def check_page() -> str:
     """Return the page of the check and its rules."""
-    rules = (f"* `{name}`: {rule.meaning}. *Repair:* {rule.repair or 'none: examine it'}\n" for name, rule in RULES.items())
+    rules = (
+        f"* `{name}`: {rule.meaning}. {f'*Repair:* {rule.repair}' if rule.repair else '*Examine it*'}\n"
+        for name, rule in RULES.items()
+    )
     return CHECK_INTRO + "".join(rules)
 
 
@@ -332,9 +342,9 @@ celery-redis-plus --app shop exporter
 celery-redis-plus --broker redis://localhost:6379/0 exporter --host 0.0.0.0 --port 9808 'shop.*'
 ```
 
-One process for a broker is enough. A scrape makes two round trips a queue and one a fanout exchange; none blocks the server.
-`/metrics` needs no login, so it listens on `127.0.0.1` unless `--host` says otherwise. If the broker cannot be reached, a
-scrape succeeds with `celery_redis_plus_up 0`.
+One process for a broker is enough. A scrape makes two round trips a queue and one a fanout exchange. `/metrics` needs no login,
+so it listens on `127.0.0.1` unless `--host` says otherwise. While the broker is away, a scrape succeeds with
+`celery_redis_plus_up 0`.
 
 ```yaml
 scrape_configs:
@@ -345,8 +355,7 @@ scrape_configs:
 
 Rules for alerts are in [alert-rules.yml](alert-rules.yml), with [a runbook](alerts.md) for each.
 
-The queues of Celery's remote control, replies and events, whose names hold ids of processes, have metrics with `exporter
---internal` only.
+The queues of Celery's remote control, replies and events have metrics with `exporter --internal` only.
 
 ## Latencies
 
@@ -355,8 +364,7 @@ sampled messages. A scrape reads up to 50,000 events a queue, 500 in a call.
 
 ## Grafana
 
-Import [grafana-dashboard.json](grafana-dashboard.json) under *Dashboards, New, Import*, and choose the Prometheus data source. It
-shows queues, rates, ages, consumers, dead letters, latencies, broadcasts, and the state of each [worker](#in-a-worker).
+Import [grafana-dashboard.json](grafana-dashboard.json) under *Dashboards, New, Import*, and choose the Prometheus data source.
 
 ## In a worker
 
@@ -369,8 +377,8 @@ app = Celery("shop", broker="redisplus://localhost:6379/0")
 app.conf.broker_transport_options = {"metrics_port": 9809, "metrics_host": "0.0.0.0"}
 ```
 
-The main process serves them. Workers of one machine need different ports, in their settings or in the URL
-(`?metrics_port=9810`). A worker that cannot listen logs an error and works without metrics.
+The main process serves them. Workers of one machine need different ports (in the URL: `?metrics_port=9810`). A worker that cannot
+listen logs an error and works without metrics.
 
 ## Traces
 
@@ -383,8 +391,8 @@ a broadcast. The time between `apply_async` and `run` is the wait.
 
 DOCTOR_INTRO = """# Doctor
 
-`celery-redis-plus doctor` examines the server and the queues, and tells what is wrong or soon will be. It changes nothing. No
-call takes the server more than a few milliseconds.
+`celery-redis-plus doctor` examines the server and the queues, and tells what is wrong or soon will be. It changes nothing, and
+calls take the server a few milliseconds at most.
 
 ```bash
 celery-redis-plus --app shop doctor
@@ -392,20 +400,17 @@ celery-redis-plus doctor --role worker --json
 celery-redis-plus doctor --check consumers --check pauses
 ```
 
-| level | meaning |
-|---|---|
-| `ok` | nothing to do |
-| `advice` | it works, and something should be changed |
-| `danger` | messages are lost, doubled, stuck or refused, now or with the next fault |
-| `unknown` | the user may not ask, or the server does not tell |
+* `ok`: nothing to do
+* `advice`: it works, and something should be changed
+* `danger`: messages are lost, doubled, stuck or refused, now or with the next fault
+* `unknown`: the user may not ask, or the server does not tell
 
 The loss of up to the last second at a crash is `ok` (`appendfsync everysec`, replicas), of the last half minute `advice`
 (`appendfsync no`), of more `danger` (only snapshots, or nothing on disk).
 
 The exit status is 1 if there is danger, else 0. `--json` prints one object a finding: `check`, `level`, `text`, `advice`, and
-`values` with the figures. `--role` names a role of [the access rules](access.md) whose rights the user must have. Where
-`CONFIG` is refused, as by providers and to the role `monitor`, the settings of persistence and `min-replicas-to-write` are
-unknown.
+`values`. `--role` names a role of [the access rules](access.md) whose rights the user must have. Where `CONFIG` is refused, as by
+providers and to the role `monitor`, persistence and `min-replicas-to-write` are unknown.
 
 ## The checks
 

@@ -42,7 +42,7 @@ ELSEWHERE = {
     "celery_redis_plus.testing.fixtures": ("the fixtures", "testing.md"),
     "celery_redis_plus.testing.server": ("embedded_binary", "tutorial.md"),
 }
-#: The page that tells how a name is used: there is what its docstring says behind the first paragraph, too.
+#: The page that tells how a name is used: there is what its docstring says behind the first paragraph and of arguments, too.
 TOLD_ON = {
     **dict.fromkeys(("ack", "nack", "reject"), "ack-policies.md#settle-inside-the-task"),
     **dict.fromkeys(("broadcast", "delivery", "publish", "Delivery"), "flow-control.md#tracked-deliveries"),
@@ -68,8 +68,8 @@ release.
 What asks the server raises its [errors](errors.md) (`redis.exceptions.RedisError`, kombu's `ChannelError`), and `OptionError`
 where the app's broker is none of ours. `connection` is a kombu Connection, a channel over our transport, or a Celery app. `id` is
 a message's id (its delivery tag), or Celery's task id. `app` of `celery_redis_plus.testing` is the task's, or the current one.
-Of methods this page and [the administration](administration.md) have the first sentence and the errors; `help` shows the
-arguments.
+Of methods, and of what has a link *Use*, this page and [the administration](administration.md) have the first sentence and the
+errors; `help` shows the arguments.
 
 These names have their page elsewhere:
 
@@ -237,7 +237,10 @@ def _members(name: str, value: type[Any]) -> Iterator[str]:
             shown = member if isinstance(held, property) else _plain(_signature(member, called))
             summary, *sections = HEADING.split(inspect.getdoc(called) or "")
             told = _first_sentence(_plain(summary.partition("\n\n")[0]))
+            told = re.sub(r"[;,] see `[\w.]+`\.$", ".", told)
             raised = [entry.partition(": ")[0] for title, entries in _entries(sections) if title == "Raises" for entry in entries]
+            # The class says once that methods raise it for a queue that is not there.
+            raised = [error for error in raised if error != "QueueNotFound" or name != "BrokerAdmin"]
             yield f"* `{shown}`: {told}{f' Raises {_names(raised)}.' if raised else ''}\n"
 
 
@@ -282,7 +285,7 @@ def _docstring(text: str, told_on: str | None, *, attributes: bool) -> str:
             parts.append(f"<!-- not run: a docstring's example -->\n```python\n{code}\n```")
     for title, entries in _entries(sections):
         split = [entry.partition(": ") for entry in entries]
-        if split and (attributes or title != "Attributes"):
+        if split and (attributes or title != "Attributes") and (told_on is None or title != "Arguments"):
             parts.append(f"{title}:\n\n" + "\n".join(f"- `{name}`: {meaning}" for name, _, meaning in split))
     return "\n\n".join(filter(None, parts)) + "\n"
 
