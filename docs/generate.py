@@ -78,13 +78,12 @@ an `amqp.exceptions.NotFound`.
 
 ACCESS_INTRO = """# Access rules
 
-The rights that each role needs on the server, and no others; a part of the integration tests runs with them. Write the option
-`global_keyprefix` before the `*` of `~*`, and before each key of the reader, and apps cannot touch each other's keys.
-`ROLES[0].rule("shop:")` of `celery_redis_plus.access_rules` is the first rule for the prefix `shop:`.
+The rights that each role needs on the server, and no others; integration tests run with them. Write the option `global_keyprefix`
+before the `*` of `~*`, and before each key of the reader: `ROLES[0].rule("shop:")` of `celery_redis_plus.access_rules` is the
+first rule for the prefix `shop:`.
 
 A monitor can change nothing. A reader sees the event log only; with `event_log_payload` that has the arguments of tasks. A
-publisher can also remove messages, because scripts call the commands that do. With `client|list` a worker sees the addresses of
-all clients. Remote control needs the rights of a worker: it consumes replies.
+publisher can also remove messages, because scripts call the commands that do. Remote control needs the rights of a worker.
 
 Celery's result backend needs rights of its own. On Sentinels, which have users of their own, ours needs
 `+sentinel|get-master-addr-by-name +sentinel|master +client|setname +client|setinfo`. On [Redis
@@ -268,8 +267,8 @@ def bill(order): ...
   limit](dead-letters.md#the-delivery-limit), except for `Reject(requeue=True)`.
 
 With `ack_first` the message is acked before the task begins; a kill a few milliseconds later may still repeat the task. With the
-others, a kill repeats the running tasks, and those that ended in the last millisecond. With `manual` only the task decides: to
-finish a message it raises `Ignore` or `Reject`.
+others, a kill repeats the running tasks, and those that ended in the last millisecond. With `manual` only the task decides, by
+`Ignore` or `Reject`.
 
 """
 
@@ -302,16 +301,10 @@ def charge(order, card):
   delivery limit and the end of the retry policy hold.
 * `reject(reason=…)` makes it a dead letter. Its `error` is `Reject: ` and the reason.
 
-The call settles the message at once; in a prefork pool some milliseconds later. However the task goes on, and if its worker
-dies: after `ack()` the message stays acked, after `nack()` it is delivered again, after `reject()` it stays a dead letter. A
-second call raises `NotSettled`.
-
-* An exception, the hard time limit, or the death of its process after `ack()` adds an event `failed`.
-* Retry sends its new message, which runs as well.
-
-The result is the task's return value or exception; `ack`, `nack` and `reject` do not change it. After `nack()` another worker may
-begin the message while this task still runs. A kill of the worker within milliseconds of the call may lose the call: then the
-message is delivered again.
+The call settles the message at once, in a prefork pool some milliseconds later, however the task goes on. A second call raises
+`NotSettled`. A failure after `ack()` adds an event `failed`; Retry sends its new message, which runs as well. The result stays
+the task's return value or exception. After `nack()` another worker may begin the message while this task still runs. A kill of
+the worker within milliseconds may lose the call: then the message is delivered again.
 
 A task may lose its message while it runs: by [`x-consumer-timeout`](consumers.md#consumer-timeout), or after a connection loss.
 Then its ack still removes the message; another consumer's task runs on, and settles nothing. `nack()` and `reject()` raise

@@ -25,9 +25,8 @@ COMMANDS_INTRO = """# Commands
 [The command line](command-line.md) shows their use, with the connection, JSON and exit status. `--help` of a command explains
 its options; behind some stands the default. Each command takes `--json`; those that change or delete take `--dry-run`, those
 that ask `--yes`. Except for `demo` and `spark`, each takes the [connection](command-line.md#connection), and `--shard N` for
-one shard of a broker with several. An argument `QUEUE` that may be repeated is a name or a pattern such as `'shop.*'`; where it
-may be left out, that means all queues. *Filters* are `--task`, `--reason`, `--error`, `--text`, `--older-than` and
-`--newer-than`.
+one of several shards. An argument `QUEUE` that may be repeated is a name or a pattern such as `'shop.*'`; without it, all queues
+are meant. *Filters* are `--task`, `--reason`, `--error`, `--release`, `--text`, `--older-than` and `--newer-than`.
 """
 #: Public names that other pages describe: module -> names and page.
 ELSEWHERE = {
@@ -118,7 +117,7 @@ COMMON = {"--app", "--broker", "--help", "--json", "--dry-run", "--yes", "--shar
 #: What the page says of them once.
 PATTERNS = re.compile(r" QUEUE is a name or a pattern such as 'shop\.\*'(; all queues without one)?\.")
 #: Options that select dead letters, which most commands for these take.
-FILTERS = ["--task", "--reason", "--error", "--text", "--older-than", "--newer-than"]
+FILTERS = ["--task", "--reason", "--error", "--release", "--text", "--older-than", "--newer-than"]
 #: Sections of a docstring, and the word before their lists.
 SECTIONS = {"Args": "Arguments", "Attributes": "Attributes", "Raises": "Raises"}
 HEADING = re.compile(rf"^({'|'.join([*SECTIONS, 'Example'])}):(?: |$)", re.MULTILINE)
@@ -168,9 +167,10 @@ def _command(command: click.Command, ctx: click.Context) -> Iterator[_Command]:
     if isinstance(command, click.Group):
         yield from _group(command, ctx)
     elif path == "spark":
-        jobs = "".join(f"* `{name}`: {_plain(told)}\n" for name, told in _spark_jobs())
-        more = "`--help` lists their options, [the data pipeline](spark.md) explains them."
-        yield _Command("spark JOB", f"{text} {more}\n\n{jobs}".rstrip())
+        jobs = ", ".join(f"`{name}`" for name in _spark_jobs())
+        yield _Command(
+            "spark JOB", f"{text} [The data pipeline](spark.md) explains the jobs {jobs}; `--help` lists their options."
+        )
     else:
         usage = " ".join([path, *(piece for piece in command.collect_usage_pieces(ctx) if piece != "[OPTIONS]")])
         options = [param for param in command.get_params(ctx) if isinstance(param, click.Option)]
@@ -184,13 +184,12 @@ def _option(option: click.Option) -> str:
     return f"`{'` / `'.join([option.opts[-1], *option.secondary_opts])}`{default}"
 
 
-def _spark_jobs() -> Iterator[tuple[str, str]]:
-    """Yield name and effect of each job of `spark`."""
+def _spark_jobs() -> Iterator[str]:
+    """Yield the name of each job of `spark`."""
     parser = argparse.ArgumentParser()
     add_arguments(parser)
     (chosen,) = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]  # noqa: SLF001 - no other way
-    helps = {action.dest: action.help for action in chosen._choices_actions}  # noqa: SLF001
-    return ((name, helps.get(name) or job.description or "") for name, job in chosen.choices.items())
+    yield from chosen.choices
 
 
 def api_page() -> str:
