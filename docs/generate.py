@@ -114,9 +114,18 @@ COLUMN_TYPES = {
 def options_page() -> str:
     """Return the page of all transport options: a heading each, so that an error or a page can link to one."""
     return OPTIONS_INTRO + "".join(
-        f"\n### {name}\n\nDefault `{default}`{in_unit(default, unit)}; {with_link(allowed)}.\n\n{filled(text)}\n"
+        f"\n### {name}\n\n{default_and_allowed(default, unit, with_link(allowed))}.\n\n{filled(text)}\n"
         for name, _, default, unit, allowed, text in options.table()
     )
+
+
+def default_and_allowed(default: str, unit: str, allowed: str) -> str:
+    """Return an option's default and what it may be; what None means stands once, behind the default if that is None."""
+    values, found, meaning = allowed.partition(", or None (")
+    unit = "" if unit == "ratio" else unit
+    if found and default == "None":
+        return f"Default `None` ({meaning}; {values}{unit and f', in {unit}'}"
+    return f"Default `{default}`{in_unit(default, unit)}; {allowed}"
 
 
 def with_link(allowed: str) -> str:
