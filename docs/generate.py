@@ -121,11 +121,13 @@ def options_page() -> str:
 
 def default_and_allowed(default: str, unit: str, allowed: str) -> str:
     """Return an option's default and what it may be; what None means stands once, behind the default if that is None."""
-    values, found, meaning = allowed.partition(", or None (")
+    numbers = re.sub(r"\ba whole number(?: from)? (?=[\d>-])", "whole, ", allowed)
+    numbers = re.sub(r"\ba number(?: from)? (?=[\d>-])", "", numbers).replace(">=", "at least")
+    values, found, meaning = numbers.partition(", or None (")
     unit = "" if unit == "ratio" else unit
     if found and default == "None":
         return f"Default `None` ({meaning}; {values}{unit and f', in {unit}'}"
-    return f"Default `{default}`{in_unit(default, unit)}; {allowed}"
+    return f"Default `{default}`{in_unit(default, unit)}; {values}{found}{meaning}"
 
 
 def with_link(allowed: str) -> str:
