@@ -284,7 +284,9 @@ def _docstring(text: str, told_on: str | None, *, attributes: bool) -> str:
             parts.append(f"<!-- not run: a docstring's example -->\n```python\n{code}\n```")
     for title, entries in _entries(sections):
         split = [entry.partition(": ") for entry in entries]
-        if split and (attributes or title != "Attributes") and (told_on is None or title != "Arguments"):
+        if told_on is not None and title == "Raises" and split:
+            parts.append(f"Raises {_names([name for name, _, _ in split])}.")
+        elif split and (attributes or title != "Attributes") and (told_on is None or title != "Arguments"):
             parts.append(f"{title}:\n\n" + "\n".join(f"- `{name}`: {meaning}" for name, _, meaning in split))
     return "\n\n".join(filter(None, parts)) + "\n"
 
