@@ -57,9 +57,8 @@ class ServerUnreachable(CeleryRedisPlusError, redis_errors.ConnectionError):
 class ConsumerCancelled(CeleryRedisPlusError, amqp_errors.ConsumerCancelled):
     """The server has cancelled a consumer.
 
-    Its queue was deleted, or declared again as one that it cannot consume. Celery and kombu's mixins connect and declare
-    it again. Other programs go on with the other consumers, or declare and consume it. A consumer with `on_cancel` is
-    told by that instead.
+    Its queue was deleted, or declared again as one that it cannot consume. Celery and kombu's mixins declare it again. Other
+    programs go on with the other consumers, or declare and consume it. A consumer with `on_cancel` is told by that instead.
     """
 
     def __init__(self, text: str = "") -> None:
@@ -84,9 +83,8 @@ class TlsFailed(ServerUnreachable):
 class MasterNotFound(ServerUnreachable):
     """No Sentinel named a master that takes connections, or no cluster node the owner of the broker's slot.
 
-    The message has the answer of each, within `socket_connect_timeout`. Celery tries again: a failover may be under way.
-    Otherwise check the Sentinels or nodes in `broker_url`, and `master_name` against `sentinel monitor`; of a cluster
-    CLUSTER INFO and CLUSTER NODES.
+    The message has the answer of each. Celery tries again: a failover may be under way. Otherwise check the Sentinels or nodes
+    in `broker_url`, and `master_name` against `sentinel monitor`; of a cluster CLUSTER INFO and CLUSTER NODES.
     """
 
     remedy = "check the Sentinels or nodes in broker_url, and that enough of them run for a failover"
@@ -100,8 +98,8 @@ class MasterNotFound(ServerUnreachable):
 class ShardUnreachable(ServerUnreachable):
     """One of several shards cannot be reached; the message names it.
 
-    Its queues take no messages until it is back; those of the other shards go on. Workers connect to it again by
-    themselves. Publish again later, or check the shard's node.
+    Its queues take no messages until it is back; the others go on. Workers connect again by themselves. Publish again later, or
+    check the shard's node.
     """
 
     remedy = "check the node of this shard; the queues of the other shards work"
@@ -116,8 +114,8 @@ class NotRedis(CeleryRedisPlusError, redis_errors.ConnectionError, redis_errors.
 class ServerTimeout(CeleryRedisPlusError, redis_errors.TimeoutError):
     """The server did not accept a connection, or did not reply, in time.
 
-    Celery reconnects by itself. If the error persists, check the network and the server's load, or raise
-    `socket_connect_timeout` or `socket_timeout`.
+    Celery reconnects. If that persists, check the network and the server's load, or raise `socket_connect_timeout` or
+    `socket_timeout`.
     """
 
     remedy = "check the network and the server's load, or raise socket_timeout or socket_connect_timeout"
@@ -132,8 +130,8 @@ class ServerLoading(CeleryRedisPlusError, redis_errors.BusyLoadingError):
 class ServerUnavailable(CeleryRedisPlusError, redis_errors.ConnectionError, redis_errors.ResponseError):
     """The server refuses this command temporarily.
 
-    It cannot write its snapshot (MISCONF), has too few replicas (NOREPLICAS), runs a long script (BUSY), or repeatedly
-    lost a script before it ran (SCRIPT FLUSH). Nothing was changed. Celery tries again. The server's log has the reason.
+    It cannot write its snapshot (MISCONF), has too few replicas (NOREPLICAS), runs a long script (BUSY), or repeatedly lost a
+    script (SCRIPT FLUSH). Nothing was changed. Celery tries again. The server's log has the reason.
     """
 
     remedy = "see the server's log for the reason; the next try may succeed"
@@ -142,7 +140,7 @@ class ServerUnavailable(CeleryRedisPlusError, redis_errors.ConnectionError, redi
 class ReadOnlyReplica(CeleryRedisPlusError, redis_errors.ConnectionError, redis_errors.ReadOnlyError):
     """The server is a read-only replica, such as a primary that was just demoted.
 
-    Celery reconnects. If the error persists, point `broker_url` at the primary.
+    Celery reconnects. If that persists, point `broker_url` at the primary.
     """
 
     remedy = "point broker_url at the primary"
@@ -152,7 +150,7 @@ class SlotUnavailable(CeleryRedisPlusError, redis_errors.ConnectionError, redis_
     """A node of a Redis Cluster does not serve the hash slot of the broker.
 
     Another node owns it (MOVED), the slot is on its way (ASK, TRYAGAIN), or the cluster is incomplete (CLUSTERDOWN).
-    Celery reconnects to the owner. If the error persists, see CLUSTER INFO, and CLUSTER NODES for a migration that hangs.
+    Celery reconnects to the owner. If that persists, see CLUSTER INFO, and CLUSTER NODES for a migration that hangs.
     """
 
     remedy = "wait for the end of the failover or the migration; if it lasts, see CLUSTER INFO and CLUSTER NODES"
@@ -193,8 +191,7 @@ class ServerTooOld(CeleryRedisPlusError, redis_errors.RedisError):
 class CommandUnavailable(CeleryRedisPlusError, redis_errors.ResponseError):
     """The server lacks a command that this transport needs.
 
-    It was renamed or disabled, or the server is neither Redis nor Valkey. The message names the command, or the script
-    that calls it. See "Servers" in the docs.
+    It was renamed or disabled, or the server is neither Redis nor Valkey. See "Servers" in the docs.
     """
 
     remedy = "allow the command on the server, or use another one; the page Servers (docs/servers.md) has all that are needed"
@@ -212,8 +209,7 @@ class ServerOutOfMemory(CeleryRedisPlusError, redis_errors.OutOfMemoryError):
 class WrongKeyType(CeleryRedisPlusError, redis_errors.ResponseError):
     """A key of this transport holds a value of another type, by another program or kombu's Redis transport.
 
-    The message names the command or script and its keys; TYPE says what each one holds. Use another database number, or
-    `global_keyprefix`.
+    The message names the keys; TYPE says what each one holds. Use another database number, or `global_keyprefix`.
     """
 
     remedy = "use another database number, or set the transport option global_keyprefix"
@@ -222,7 +218,7 @@ class WrongKeyType(CeleryRedisPlusError, redis_errors.ResponseError):
 class OtherDataFormat(CeleryRedisPlusError, redis_errors.ResponseError):
     """A version of this package with another data format wrote this database.
 
-    The message names both formats. Use one version in all processes of a broker, or upgrade as the changelog says.
+    Use one version in all processes of a broker, or upgrade as the changelog says.
     """
 
     remedy = "use a version of celery-redis-plus that knows this format, in all processes of the broker"
@@ -247,15 +243,15 @@ class InvalidArgument(CeleryRedisPlusError, ValueError):
 class OptionError(InvalidArgument):
     """A transport option is unknown, of the wrong type or out of range.
 
-    The message names it, its value and the allowed values, or the nearest known name. Correct `broker_transport_options`.
+    The message has the allowed values, or the nearest name. Correct `broker_transport_options`.
     """
 
 
 class ShardsRaised(OptionError, redis_errors.ResponseError):
     """The broker has more shards than the process's option `shards` says (`celery-redis-plus shards raise`).
 
-    Nothing was stored. A process with several shards connects again with the new number by itself; set the option to it,
-    which the message names.
+    Nothing was stored. A process with several shards connects again with the new number, which the message names: set the option
+    to it.
     """
 
     def __init__(self, text: str, shards: int = 0) -> None:
@@ -312,14 +308,13 @@ class UnknownEventSchema(CeleryRedisPlusError):
 class EventsLost(CeleryRedisPlusError):
     """Lifecycle events were removed before a reader had read them.
 
-    They were trimmed by `event_log_maxlen` or `event_log_max_age`, or deleted with their stream. The message names queue,
-    first and last event, and number. Read sooner or keep more. `failOnDataLoss=false` continues without them, and counts
-    them.
+    They were trimmed by `event_log_maxlen` or `event_log_max_age`, or deleted with their stream. Read sooner or keep more.
+    `failOnDataLoss=false` continues without them, and counts them.
     """
 
 
 class ReaderTaken(CeleryRedisPlusError):
-    """Another folder of tables has this name of a reader of lifecycle events, and would take events from this one.
+    """Another folder of tables has this name of a reader of lifecycle events, and would take its events.
 
     Choose another name, or remove the other reader (`events drop-reader`).
     """
@@ -335,16 +330,15 @@ class NoEvents(CeleryRedisPlusError):
 class TablesUnusable(CeleryRedisPlusError):
     """A folder of tables cannot be used.
 
-    The table does not exist yet, its manifest is damaged or newer, or another process is folding it. The message names
-    the folder and the command to run.
+    The table does not exist yet, its manifest is damaged or newer, or another process is folding it. The message has the command
+    to run.
     """
 
 
 class ObjectStoreFailed(TablesUnusable):
     """An object store that has tables refuses, or cannot be reached.
 
-    The message has the URL and the store's words: check network, bucket and rights. A running `spark ingest` or `spark
-    run` tries again by itself.
+    Check network, bucket and rights. A running `spark ingest` or `spark run` tries again by itself.
     """
 
 
@@ -420,8 +414,8 @@ class AccessRefused(BrokerError, amqp_errors.AccessRefused):
 class ResourceLocked(BrokerError, amqp_errors.ResourceLocked):
     """The queue belongs to another connection, which declared it with `exclusive=True`.
 
-    Others may only publish to it, and it is deleted with its connection. Or the queue has a single active consumer, so
-    `basic_get` is refused. Use another queue, or consume it.
+    Others may only publish to it. Or the queue has a single active consumer, so `basic_get` is refused. Use another queue, or
+    consume it.
     """
 
     reply_code = 405
@@ -461,8 +455,7 @@ class NotSupported(BrokerError):
 class OutcomeUnknown(BrokerError):
     """A publish lost its reply and was retried later than `publish_dedup_window` allows.
 
-    Whether it is stored is unknown; sending it again might store a second one. Check whether it arrived. A sooner retry,
-    or a longer window, avoids this.
+    Sending it again might store a second one: check whether it arrived. A sooner retry, or a longer window, avoids this.
     """
 
 
@@ -472,9 +465,9 @@ class OutcomeUnknown(BrokerError):
 class NotReplicated(CeleryRedisPlusError):
     """The publish succeeded: the message is stored, and consumers receive it.
 
-    But fewer than `wait_replicas` replicas had it within `wait_replicas_timeout`, so a failover now might lose it. Check
-    the replicas. Do not publish it again: that stores a second one. Neither kombu nor Celery does; with `retry_errors`
-    their retry only asks the replicas again.
+    But fewer than `wait_replicas` replicas had it within `wait_replicas_timeout`: a failover now might lose it. Check the
+    replicas. Do not publish it again: that stores a second one. Neither kombu nor Celery does; their retry with `retry_errors`
+    only asks the replicas again.
     """
 
     def __init__(self, text: str, *, confirmed: int = 0, wanted: int = 0) -> None:
@@ -514,8 +507,8 @@ class SnoozedTooOften(CeleryRedisPlusError):
 class NotSettled(CeleryRedisPlusError):
     """A task's `ack()`, `nack()` or `reject()` cannot settle its message; the error says why.
 
-    The call came outside a task, or in an eager one, or the message is settled already, or another consumer has it. Call
-    one of the three, once, with `acks_late=True` or an ack policy that acks later.
+    The call came outside a task, or in an eager one, or the message is settled, or another consumer has it. Call one of the
+    three, once, with `acks_late=True` or an ack policy that acks later.
     """
 
 
@@ -532,7 +525,7 @@ class PublishRefused(CeleryRedisPlusError):
 class MessageNotAccepted(PublishRefused, InvalidArgument):
     """A typed queue does not accept a message of this type.
 
-    The message names the queue, the type and the accepted types. Publish to another queue, or correct the message.
+    Publish to another queue, or correct the message; the error has the accepted types.
     """
 
 
@@ -554,6 +547,6 @@ class PublishTimedOut(QueueFull):
 class PublisherBlocksItself(QueueFull):
     """A queue with `x-overflow: block` is full, and only the publisher's own thread consumes it.
 
-    Nothing is stored, since waiting would never end. Run more than one thread or process, or raise the limit; a solo
-    worker must not publish into its own full queue.
+    Nothing is stored. Run more than one thread or process, or raise the limit; a solo worker must not publish into its own full
+    queue.
     """

@@ -58,30 +58,28 @@ class Options:
     )
     """The most messages that one claim takes."""
     overfetch_factor: float = option(number(1, 100), 1, unit="ratio")
-    """The messages that a process may claim, as a multiple of its prefetch. Those beyond wait in the process, so the next one
-    needs no round trip; other consumers cannot get them."""
+    """The messages that a process may claim, as a multiple of its prefetch. Those beyond need no further round trip; other
+    consumers cannot get them."""
     min_fetch_interval: float = option(number(0, 3600), 0, unit="s")
     """The least time between two claims of a connection. Batches are larger and later; other consumers may be first."""
     graceful_timeout: float | None = option(number(0), None, unit="s", none="Celery's own rules: as long as they take")
-    """The time that a stopping Celery worker gives its running tasks. Then it ends them (prefork) or leaves them, releases
-    their messages, and exits. A second signal does so at once."""
+    """The time that a [stopping worker](lifecycle.md#graceful-shutdown) gives its running tasks."""
     global_keyprefix: str = option(text(), "")
     """Prefix of every key, so that several applications can share a database. End it with a colon (`shop:`): `shop` could meet
     the keys of a prefix such as `shopdead_`."""
     on_mismatch: str = option(choice("keep", "apply", "error"), "keep")
     """What a declaration does of a queue that exists with other arguments, if these only steer it, such as `x-rate-limit`
-    ([policies](policies.md)). `keep`: they stay, and a warning names both values. `apply`: the queue gets the new ones.
-    `error`: AMQP's 406 PRECONDITION_FAILED, as for all other arguments."""
+    ([the three values](policies.md#deploying-changed-arguments))."""
     priority_order: str | None = option(choice("high-first", "low-first"), None, none="high-first")
     """Which priority is delivered first: `high-first` (255 first, as in RabbitMQ) or `low-first` (0 first, as in kombu's own
     Redis transport)."""
     consumer_heartbeat_timeout: float = option(_SECONDS, 60, unit="s")
     """The time for which a consumer's process, frozen or cut off, may send no heartbeat while it keeps its connections. Then
-    the consumer is dead: it leaves the lists of its queues, and its privileges pass on (turn as single active consumer, higher
-    priority, exclusive use). A process without connections is lost after `connection_lost_grace`."""
+    the consumer [counts as dead](consumers.md#crashed-consumers). A process without connections is lost after
+    `connection_lost_grace`."""
     consumer_priority: int = option(whole_number(-1_000_000, 1_000_000), 0)
-    """The priority of this connection's consumers, unless a queue's consumer arguments have `x-priority`. Higher ones get every
-    message while they have credit. `celery worker --consumer-priority` sets it for one worker."""
+    """The [priority](consumers.md#consumer-priorities) of this connection's consumers, unless a queue's consumer arguments have
+    `x-priority`. `celery worker --consumer-priority` sets it for one worker."""
     connection_lost_grace: float = option(number(0, 3600), 5, unit="s")
     """The time without any connection after which a consuming process is lost: its messages are put back as failed deliveries,
     and its consumers leave. 0 leaves that to the visibility timeout."""
@@ -104,8 +102,8 @@ class Options:
     transient_queue_ttl: float = option(_SECONDS, 300, unit="s")
     """An auto-delete queue that nobody consumed yet, or whose consumers died, is removed with its messages after this time."""
     delivery_limit: int | None = option(whole_number(1), 20, unit="deliveries", none="no limit")
-    """The failed deliveries (its worker died, or an ack policy put it back; not a requested requeue) that make a message a dead
-    letter. The queue argument `x-delivery-limit` overrides it."""
+    """The [failed deliveries](dead-letters.md#the-delivery-limit) that make a message a dead letter. The queue argument
+    `x-delivery-limit` overrides it."""
     dead_letter_max: int = option(whole_number(0), 10_000, unit="messages")
     """The number of dead letters that a queue keeps; the oldest beyond are removed, counted and logged."""
     dead_letter_ttl: float = option(_SECONDS, 604_800, unit="s")
@@ -114,21 +112,19 @@ class Options:
     """The time within which a publish whose reply was lost can be retried without a second message. It has to exceed that of
     your retry policy."""
     wait_replicas: int = option(whole_number(0), 0, unit="replicas")
-    """The replicas that must confirm each publish (the server's WAIT, in the same round trip). With fewer, `NotReplicated` is
-    raised, and the message is stored nevertheless. Exchanges of `ignore_unroutable_exchanges` (remote control, events) do not
-    need them. 0 costs nothing."""
+    """The replicas that must confirm each publish (the server's WAIT). With fewer, `NotReplicated` is raised, and the message is
+    stored nevertheless. Exchanges of `ignore_unroutable_exchanges` do not need them."""
     wait_replicas_timeout: float = option(_TIMEOUT, 1, unit="s")
     """How long a publish waits for its replicas. While some are missing, it waits for a twentieth of that, and once in ten of
     those times for all of it."""
     ignore_unroutable_exchanges: str = option(
         text("names of exchanges, separated by commas, with * and ?"), "celeryev,*.pidbox,reply*"
     )  # fmt: skip
-    """Exchanges where a message without a queue or subscriber is only counted. Elsewhere it becomes a dead letter of the queue
-    `celery_redis_plus.undelivered`, or an error if it is `mandatory`. `celeryev` also stands for Celery's setting
-    `event_exchange`."""
+    """Exchanges where an [unroutable message](operating.md#unroutable-messages) is only counted. `celeryev` also stands for
+    Celery's setting `event_exchange`."""
     publish_timeout: float = option(number(0), 30, unit="s")
-    """The longest wait of a publish. In a full queue with `x-overflow: block` it then raises an error. It also bounds each
-    sleep by `x-throttle`. 0 does not wait."""
+    """The longest wait of a publish in a full queue with `x-overflow: block`, then an error; and the longest sleep by
+    `x-throttle`. 0 does not wait."""
     throttle_threshold: float = option(number(0, 1), 0.5, unit="ratio")
     """The share of free room below which publishers into a queue with `x-throttle: true` slow down."""
     accept: Mapping[str, Any] | None = option(
@@ -169,8 +165,7 @@ class Options:
     """How to reach the Sentinels: `username`, `password`, `credential_provider`, `ssl`, `ssl_*`, `socket_timeout` (1 s). The
     credentials in the URL are the master's."""
     shards: int = option(whole_number(1, 64), 1, unit="shards")
-    """How many shards the queues are spread over: whole brokers in hash slots of their own, so that several nodes share the
-    work ([shards](shards.md)). The same for all processes."""
+    """Over how many [shards](shards.md) the queues are spread. The same for all processes."""
     min_other_sentinels: int = option(whole_number(0), 0, unit="Sentinels")
     """How many other Sentinels a Sentinel must know for its answer to count."""
     credential_provider: Any = option(  # noqa: RUF009 - immutable as all others; Any hides it
@@ -193,8 +188,8 @@ class Options:
     """TLS: True (the server's certificate is checked), or redis-py's `ssl_*` arguments. Those in the URL, and in Celery's
     `broker_use_ssl`, go first."""
     event_log: bool | None = option(flag(), None, none="queues stay as they are; new ones have none")
-    """Write the lifecycle events of messages in lasting queues to streams, for `message`, the Spark pipeline and other readers.
-    True and False are stored with each declared queue, for all processes. A queue's `x-event-log` overrides it."""
+    """Write the [lifecycle events](lifecycle.md) of messages in lasting queues to streams. True and False are stored with each
+    declared queue, for all processes. A queue's `x-event-log` overrides it."""
     metrics_port: int | None = option(whole_number(0, 65_535), None, none="no metrics are served")
     """The port on which a Celery worker serves metrics of itself to Prometheus. 0 takes a free one, which the log names."""
     metrics_host: str = option(text("an address of this machine, such as 0.0.0.0 for all", r"\S+"), "127.0.0.1")
@@ -203,11 +198,11 @@ class Options:
     """While a fleet is migrated: a Celery worker moves what is published to the lists of kombu's own Redis transport into its
     queues."""
     error_traceback_bytes: int = option(whole_number(0, 10_000), 0, unit="bytes")
-    """The bytes from the end of a failed task's traceback that its message and dead letter keep. Tracebacks have source lines
-    and possibly personal data, which every user of the broker's server can read."""
+    """The bytes from the end of a failed task's traceback that its message and dead letter keep. Tracebacks may have personal
+    data, which every user of the broker's server can read."""
     release: str | None = option(text("a text of up to 100 characters", r"(?s:.{1,100})"), None, none="dead letters have none")
-    """The release of the application that a worker runs, such as a version or a commit: its dead letters have it, and can be
-    selected by it."""
+    """The release of the application that a worker runs, such as a version or a commit, by which its dead letters can be
+    selected."""
     event_log_sample: float = option(number(0.001, 1), 1)
     """The share of messages whose events are written, each with all of them."""
     event_log_events: tuple[str, ...] | None = option(names(*TRANSITIONS), None, none="all")
@@ -215,8 +210,8 @@ class Options:
     event_log_payload: bool = option(flag(), False)
     """Write the messages' envelopes and bodies (up to 1 MB) into their event `published`."""
     event_log_index: bool = option(flag(), False)
-    """Keep where each message's events are, and which messages each Celery task id has: `message` then finds finished ones at
-    once, and by task id. About 300 bytes a message, for `event_log_max_age`."""
+    """Keep which events each message, and which messages each Celery task id has: `message` then finds finished ones at once, and
+    by task id. About 300 bytes a message, for `event_log_max_age`."""
     event_log_maxlen: int = option(whole_number(0), 100_000, unit="events")
     """The events of a queue that are kept. Older ones are trimmed when every registered reader has them."""
     event_log_hard_maxlen: int = option(whole_number(0), 1_000_000, unit="events")

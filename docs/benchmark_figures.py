@@ -8,7 +8,7 @@ from pathlib import Path
 
 BENCHMARKS = Path(__file__).parent / "benchmarks.md"
 #: Pages that repeat figures of it.
-WITH_FIGURES = ("README.md", *(f"docs/{page}.md" for page in ("architecture", "comparison", "flow-control", "sizing")))
+WITH_FIGURES = ("README.md", *(f"docs/{page}.md" for page in ("architecture", "comparison", "sizing")))
 #: The table of the README: what a row is called there, the figures of docs/benchmarks.md behind it, and their unit.
 ROWS = {
     "client CPU to consume and acknowledge a message, prefetch 100": (("consume + ack, prefetch 100: client CPU",), " µs"),
@@ -25,8 +25,6 @@ ROWS = {
 TABLE_HEAD = "| | kombu's own Redis transport | celery-redis-plus |\n|---|---|---|\n"
 _TABLE = re.compile(re.escape(TABLE_HEAD) + r"(?=\| (?:client|server) CPU)(?:\|.*\n)+")
 _COSTS = re.compile(r"[\d.]+ µs of CPU instead of [\d.]+ µs")
-#: The table of docs/flow-control.md: a share of the places, and the rate at it.
-_THROTTLED = re.compile(r"^\| ([\d.]+ %) \| [\d,.]+/s \|", re.MULTILINE)
 #: The table of docs/sizing.md: its rows, and those of the section "A full server" behind them.
 _FULL = {
     "publishes alone": ("publish",),
@@ -60,9 +58,6 @@ def figures_in(text: str) -> str:
     kombu, ours = results()["publish: server CPU"]
     text = _TABLE.sub(lambda _: TABLE_HEAD + "".join(map(_row, ROWS)), text)
     text = _COSTS.sub(f"{kombu} µs of CPU instead of {ours} µs", text)
-    text = _THROTTLED.sub(
-        lambda found: f"| {found[1]} | {results()[f'throttle, 200 places, {found[1]} full: rate'][1]}/s |", text
-    )
     for name, phases in _FULL.items():
         shown = "; ".join(f"{round(full_server()[phase], -3):,}" for phase in phases)
         text = re.sub(rf"^\| {re.escape(name)} \| [\d,; ]+ \|", f"| {name} | {shown} |", text, flags=re.MULTILINE)

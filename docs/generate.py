@@ -57,11 +57,8 @@ NOTE = "<!-- Made by docs/generate.py; change the code instead. -->\n"
 OPTIONS_INTRO = """# Options
 
 Set options as `broker_transport_options` in Celery, as `transport_options` in kombu, or in the URL's query. An unknown name, or
-a value that is not allowed, raises an error.
-
-Options of other Redis clients that mean nothing here are accepted, and logged once, such as `priority_steps` and `sep`. Others
-are `max_connections` (a connection of kombu has at most four sockets, without a pool) and `protocol` (RESP 2 and 3 are the same
-here).
+a value that is not allowed, raises an error. Options of other Redis clients that mean nothing here are accepted, and logged once:
+`priority_steps`, `sep`, `max_connections`, `protocol` (RESP 2 and 3 are the same here).
 """
 
 ARGUMENTS_INTRO = """# Arguments
@@ -81,13 +78,12 @@ an `amqp.exceptions.NotFound`.
 
 ACCESS_INTRO = """# Access rules
 
-The rights that each role needs on the server, and no others; a part of the integration tests runs with them. Write the option
-`global_keyprefix` before the `*` of `~*`, and before each key of the reader, and apps cannot touch each other's keys.
-`ROLES[0].rule("shop:")` of `celery_redis_plus.access_rules` is the first rule for the prefix `shop:`.
+The rights that each role needs on the server, and no others; integration tests run with them. Write the option `global_keyprefix`
+before the `*` of `~*`, and before each key of the reader: `ROLES[0].rule("shop:")` of `celery_redis_plus.access_rules` is the
+first rule for the prefix `shop:`.
 
 A monitor can change nothing. A reader sees the event log only; with `event_log_payload` that has the arguments of tasks. A
-publisher can also remove messages, because scripts call the commands that do. With `client|list` a worker sees the addresses of
-all clients. Remote control needs the rights of a worker: it consumes replies.
+publisher can also remove messages, because scripts call the commands that do. Remote control needs the rights of a worker.
 
 Celery's result backend needs rights of its own. On Sentinels, which have users of their own, ours needs
 `+sentinel|get-master-addr-by-name +sentinel|master +client|setname +client|setinfo`. On [Redis
@@ -118,9 +114,20 @@ COLUMN_TYPES = {
 def options_page() -> str:
     """Return the page of all transport options: a heading each, so that an error or a page can link to one."""
     return OPTIONS_INTRO + "".join(
-        f"\n### {name}\n\nDefault `{default}`{in_unit(default, unit)}; {with_link(allowed)}.\n\n{filled(text)}\n"
+        f"\n### {name}\n\n{default_and_allowed(default, unit, with_link(allowed))}.\n\n{filled(text)}\n"
         for name, _, default, unit, allowed, text in options.table()
     )
+
+
+def default_and_allowed(default: str, unit: str, allowed: str) -> str:
+    """Return an option's default and what it may be; what None means stands once, behind the default if that is None."""
+    numbers = re.sub(r"\ba whole number(?: from)? (?=[\d>-])", "whole, ", allowed)
+    numbers = re.sub(r"\ba number(?: from)? (?=[\d>-])", "", numbers).replace(">=", "at least")
+    values, found, meaning = numbers.partition(", or None (")
+    unit = "" if unit == "ratio" else unit
+    if found and default == "None":
+        return f"Default `None` ({meaning}; {values}{unit and f', in {unit}'}"
+    return f"Default `{default}`{in_unit(default, unit)}; {values}{found}{meaning}"
 
 
 def with_link(allowed: str) -> str:
@@ -150,10 +157,20 @@ def arguments_page() -> str:
     for title, table in tables.items():
         parts += [
             f"\n## {title}\n\n",
-            *(f"* `{name}` ({in_short(allowed)}): {doc}\n" for name, (allowed, doc) in table.items()),
+            *(f"* {linked(name, doc)} ({in_short(allowed)}): {LINK.sub('', doc)}\n" for name, (allowed, doc) in table.items()),
         ]
     parts += ["\n## Withdrawn\n\n", *listed(WITHDRAWN)]
     return "".join(parts)
+
+
+#: The page of an argument, at the end of what is said of it.
+LINK = re.compile(r" \(\[[^\]]+\]\(([^)]+)\)\)(?=\.$)")
+
+
+def linked(name: str, doc: str) -> str:
+    """Return an argument's name, with a link to its page."""
+    page = LINK.search(doc)
+    return f"[`{name}`]({page[1]})" if page else f"`{name}`"
 
 
 def in_short(allowed: str) -> str:
@@ -212,7 +229,10 @@ only if it has no message. If the application sets `priority_order=low-first`, t
 
 def check_page() -> str:
     """Return the page of the check and its rules."""
-    rules = (f"* `{name}`: {rule.meaning}. *Repair:* {rule.repair or 'none: examine it'}\n" for name, rule in RULES.items())
+    rules = (
+        f"* `{name}`: {rule.meaning}. {f'*Repair:* {rule.repair}' if rule.repair else '*Examine it*'}\n"
+        for name, rule in RULES.items()
+    )
     return CHECK_INTRO + "".join(rules)
 
 
@@ -258,8 +278,8 @@ def bill(order): ...
   limit](dead-letters.md#the-delivery-limit), except for `Reject(requeue=True)`.
 
 With `ack_first` the message is acked before the task begins; a kill a few milliseconds later may still repeat the task. With the
-others, a kill repeats the running tasks, and those that ended in the last millisecond. With `manual` only the task decides: to
-finish a message it raises `Ignore` or `Reject`.
+others, a kill repeats the running tasks, and those that ended in the last millisecond. With `manual` only the task decides, by
+`Ignore` or `Reject`.
 
 """
 
@@ -292,16 +312,10 @@ def charge(order, card):
   delivery limit and the end of the retry policy hold.
 * `reject(reason=…)` makes it a dead letter. Its `error` is `Reject: ` and the reason.
 
-The call settles the message at once; in a prefork pool some milliseconds later. However the task goes on, and if its worker
-dies: after `ack()` the message stays acked, after `nack()` it is delivered again, after `reject()` it stays a dead letter. A
-second call raises `NotSettled`.
-
-* An exception, the hard time limit, or the death of its process after `ack()` adds an event `failed`.
-* Retry sends its new message, which runs as well.
-
-The result is the task's return value or exception; `ack`, `nack` and `reject` do not change it. After `nack()` another worker may
-begin the message while this task still runs. A kill of the worker within milliseconds of the call may lose the call: then the
-message is delivered again.
+The call settles the message at once, in a prefork pool some milliseconds later, however the task goes on. A second call raises
+`NotSettled`. A failure after `ack()` adds an event `failed`; Retry sends its new message, which runs as well. The result stays
+the task's return value or exception. After `nack()` another worker may begin the message while this task still runs. A kill of
+the worker within milliseconds may lose the call: then the message is delivered again.
 
 A task may lose its message while it runs: by [`x-consumer-timeout`](consumers.md#consumer-timeout), or after a connection loss.
 Then its ack still removes the message; another consumer's task runs on, and settles nothing. `nack()` and `reject()` raise
@@ -332,9 +346,9 @@ celery-redis-plus --app shop exporter
 celery-redis-plus --broker redis://localhost:6379/0 exporter --host 0.0.0.0 --port 9808 'shop.*'
 ```
 
-One process for a broker is enough. A scrape makes two round trips a queue and one a fanout exchange; none blocks the server.
-`/metrics` needs no login, so it listens on `127.0.0.1` unless `--host` says otherwise. If the broker cannot be reached, a
-scrape succeeds with `celery_redis_plus_up 0`.
+One process for a broker is enough. A scrape makes two round trips a queue and one a fanout exchange. `/metrics` needs no login,
+so it listens on `127.0.0.1` unless `--host` says otherwise. While the broker is away, a scrape succeeds with
+`celery_redis_plus_up 0`.
 
 ```yaml
 scrape_configs:
@@ -345,8 +359,7 @@ scrape_configs:
 
 Rules for alerts are in [alert-rules.yml](alert-rules.yml), with [a runbook](alerts.md) for each.
 
-The queues of Celery's remote control, replies and events, whose names hold ids of processes, have metrics with `exporter
---internal` only.
+The queues of Celery's remote control, replies and events have metrics with `exporter --internal` only.
 
 ## Latencies
 
@@ -355,8 +368,7 @@ sampled messages. A scrape reads up to 50,000 events a queue, 500 in a call.
 
 ## Grafana
 
-Import [grafana-dashboard.json](grafana-dashboard.json) under *Dashboards, New, Import*, and choose the Prometheus data source. It
-shows queues, rates, ages, consumers, dead letters, latencies, broadcasts, and the state of each [worker](#in-a-worker).
+Import [grafana-dashboard.json](grafana-dashboard.json) under *Dashboards, New, Import*, and choose the Prometheus data source.
 
 ## In a worker
 
@@ -369,8 +381,8 @@ app = Celery("shop", broker="redisplus://localhost:6379/0")
 app.conf.broker_transport_options = {"metrics_port": 9809, "metrics_host": "0.0.0.0"}
 ```
 
-The main process serves them. Workers of one machine need different ports, in their settings or in the URL
-(`?metrics_port=9810`). A worker that cannot listen logs an error and works without metrics.
+The main process serves them. Workers of one machine need different ports (in the URL: `?metrics_port=9810`). A worker that cannot
+listen logs an error and works without metrics.
 
 ## Traces
 
@@ -383,8 +395,8 @@ a broadcast. The time between `apply_async` and `run` is the wait.
 
 DOCTOR_INTRO = """# Doctor
 
-`celery-redis-plus doctor` examines the server and the queues, and tells what is wrong or soon will be. It changes nothing. No
-call takes the server more than a few milliseconds.
+`celery-redis-plus doctor` examines the server and the queues, and tells what is wrong or soon will be. It changes nothing, and
+calls take the server a few milliseconds at most.
 
 ```bash
 celery-redis-plus --app shop doctor
@@ -392,20 +404,17 @@ celery-redis-plus doctor --role worker --json
 celery-redis-plus doctor --check consumers --check pauses
 ```
 
-| level | meaning |
-|---|---|
-| `ok` | nothing to do |
-| `advice` | it works, and something should be changed |
-| `danger` | messages are lost, doubled, stuck or refused, now or with the next fault |
-| `unknown` | the user may not ask, or the server does not tell |
+* `ok`: nothing to do
+* `advice`: it works, and something should be changed
+* `danger`: messages are lost, doubled, stuck or refused, now or with the next fault
+* `unknown`: the user may not ask, or the server does not tell
 
 The loss of up to the last second at a crash is `ok` (`appendfsync everysec`, replicas), of the last half minute `advice`
 (`appendfsync no`), of more `danger` (only snapshots, or nothing on disk).
 
 The exit status is 1 if there is danger, else 0. `--json` prints one object a finding: `check`, `level`, `text`, `advice`, and
-`values` with the figures. `--role` names a role of [the access rules](access.md) whose rights the user must have. Where
-`CONFIG` is refused, as by providers and to the role `monitor`, the settings of persistence and `min-replicas-to-write` are
-unknown.
+`values`. `--role` names a role of [the access rules](access.md) whose rights the user must have. Where `CONFIG` is refused, as by
+providers and to the role `monitor`, persistence and `min-replicas-to-write` are unknown.
 
 ## The checks
 

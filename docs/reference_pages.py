@@ -25,9 +25,8 @@ COMMANDS_INTRO = """# Commands
 [The command line](command-line.md) shows their use, with the connection, JSON and exit status. `--help` of a command explains
 its options; behind some stands the default. Each command takes `--json`; those that change or delete take `--dry-run`, those
 that ask `--yes`. Except for `demo` and `spark`, each takes the [connection](command-line.md#connection), and `--shard N` for
-one shard of a broker with several. An argument `QUEUE` that may be repeated is a name or a pattern such as `'shop.*'`; where it
-may be left out, that means all queues. *Filters* are `--task`, `--reason`, `--error`, `--text`, `--older-than` and
-`--newer-than`.
+one of several shards. An argument `QUEUE` that may be repeated is a name or a pattern such as `'shop.*'`; without it, all queues
+are meant. *Filters* are `--task`, `--reason`, `--error`, `--release`, `--text`, `--older-than` and `--newer-than`.
 """
 #: Public names that other pages describe: module -> names and page.
 ELSEWHERE = {
@@ -42,7 +41,7 @@ ELSEWHERE = {
     "celery_redis_plus.testing.fixtures": ("the fixtures", "testing.md"),
     "celery_redis_plus.testing.server": ("embedded_binary", "tutorial.md"),
 }
-#: The page that tells how a name is used: there is what its docstring says behind the first paragraph, too.
+#: The page that tells how a name is used: there is what its docstring says behind the first paragraph and of arguments, too.
 TOLD_ON = {
     **dict.fromkeys(("ack", "nack", "reject"), "ack-policies.md#settle-inside-the-task"),
     **dict.fromkeys(("broadcast", "delivery", "publish", "Delivery"), "flow-control.md#tracked-deliveries"),
@@ -68,8 +67,8 @@ release.
 What asks the server raises its [errors](errors.md) (`redis.exceptions.RedisError`, kombu's `ChannelError`), and `OptionError`
 where the app's broker is none of ours. `connection` is a kombu Connection, a channel over our transport, or a Celery app. `id` is
 a message's id (its delivery tag), or Celery's task id. `app` of `celery_redis_plus.testing` is the task's, or the current one.
-Of methods this page and [the administration](administration.md) have the first sentence and the errors; `help` shows the
-arguments.
+Of methods, and of what has a link *Use*, this page and [the administration](administration.md) have the first sentence and the
+errors; `help` shows the arguments.
 
 These names have their page elsewhere:
 
@@ -118,7 +117,7 @@ COMMON = {"--app", "--broker", "--help", "--json", "--dry-run", "--yes", "--shar
 #: What the page says of them once.
 PATTERNS = re.compile(r" QUEUE is a name or a pattern such as 'shop\.\*'(; all queues without one)?\.")
 #: Options that select dead letters, which most commands for these take.
-FILTERS = ["--task", "--reason", "--error", "--text", "--older-than", "--newer-than"]
+FILTERS = ["--task", "--reason", "--error", "--release", "--text", "--older-than", "--newer-than"]
 #: Sections of a docstring, and the word before their lists.
 SECTIONS = {"Args": "Arguments", "Attributes": "Attributes", "Raises": "Raises"}
 HEADING = re.compile(rf"^({'|'.join([*SECTIONS, 'Example'])}):(?: |$)", re.MULTILINE)
@@ -168,9 +167,10 @@ def _command(command: click.Command, ctx: click.Context) -> Iterator[_Command]:
     if isinstance(command, click.Group):
         yield from _group(command, ctx)
     elif path == "spark":
-        jobs = "".join(f"* `{name}`: {_plain(told)}\n" for name, told in _spark_jobs())
-        more = "`--help` lists their options, [the data pipeline](spark.md) explains them."
-        yield _Command("spark JOB", f"{text} {more}\n\n{jobs}".rstrip())
+        jobs = ", ".join(f"`{name}`" for name in _spark_jobs())
+        yield _Command(
+            "spark JOB", f"{text} [The data pipeline](spark.md) explains the jobs {jobs}; `--help` lists their options."
+        )
     else:
         usage = " ".join([path, *(piece for piece in command.collect_usage_pieces(ctx) if piece != "[OPTIONS]")])
         options = [param for param in command.get_params(ctx) if isinstance(param, click.Option)]
@@ -184,13 +184,12 @@ def _option(option: click.Option) -> str:
     return f"`{'` / `'.join([option.opts[-1], *option.secondary_opts])}`{default}"
 
 
-def _spark_jobs() -> Iterator[tuple[str, str]]:
-    """Yield name and effect of each job of `spark`."""
+def _spark_jobs() -> Iterator[str]:
+    """Yield the name of each job of `spark`."""
     parser = argparse.ArgumentParser()
     add_arguments(parser)
     (chosen,) = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]  # noqa: SLF001 - no other way
-    helps = {action.dest: action.help for action in chosen._choices_actions}  # noqa: SLF001
-    return ((name, helps.get(name) or job.description or "") for name, job in chosen.choices.items())
+    yield from chosen.choices
 
 
 def api_page() -> str:
@@ -237,7 +236,10 @@ def _members(name: str, value: type[Any]) -> Iterator[str]:
             shown = member if isinstance(held, property) else _plain(_signature(member, called))
             summary, *sections = HEADING.split(inspect.getdoc(called) or "")
             told = _first_sentence(_plain(summary.partition("\n\n")[0]))
+            told = re.sub(r"[;,] see `[\w.]+`\.$", ".", told)
             raised = [entry.partition(": ")[0] for title, entries in _entries(sections) if title == "Raises" for entry in entries]
+            # The class says once that methods raise it for a queue that is not there.
+            raised = [error for error in raised if error != "QueueNotFound" or name != "BrokerAdmin"]
             yield f"* `{shown}`: {told}{f' Raises {_names(raised)}.' if raised else ''}\n"
 
 
@@ -282,7 +284,9 @@ def _docstring(text: str, told_on: str | None, *, attributes: bool) -> str:
             parts.append(f"<!-- not run: a docstring's example -->\n```python\n{code}\n```")
     for title, entries in _entries(sections):
         split = [entry.partition(": ") for entry in entries]
-        if split and (attributes or title != "Attributes"):
+        if told_on is not None and title == "Raises" and split:
+            parts.append(f"Raises {_names([name for name, _, _ in split])}.")
+        elif split and (attributes or title != "Attributes") and (told_on is None or title != "Arguments"):
             parts.append(f"{title}:\n\n" + "\n".join(f"- `{name}`: {meaning}" for name, _, meaning in split))
     return "\n\n".join(filter(None, parts)) + "\n"
 

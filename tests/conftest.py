@@ -113,12 +113,12 @@ def start_worker(tmp_path: Path) -> Iterator[Callable[..., Worker]]:
 
 # ---- the processes of pytest-xdist
 
-PROCESSES_A_CORE = 3
+PROCESSES_A_CORE = 4
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Three processes for each core with `-n auto`: tests wait for more than half of their time. None for one file."""
+    """Four processes for each core with `-n auto`: tests wait for more than half of their time. None for one file."""
     if len(config.args) == 1 and Path(config.args[0].partition("::")[0]).is_file():
         config.option.dist = "no"
         return 0

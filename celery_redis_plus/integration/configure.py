@@ -42,20 +42,17 @@ def configure_app(
 
     - Broker URLs `redis://`, `rediss://`, `valkey://`, `valkeys://`, and our transport by its import path, lead here, in
       every setting that takes a broker. Result backends are left alone.
-    - `inspect scheduled` shows the delayed tasks that the broker holds for the worker's queues.
     - `celery worker --consumer-priority N` sets the priority of the worker's consumers.
     - A naive `eta` means what `enable_utc` and `timezone` say.
-    - `accept` maps queues to what they accept from this app: see typed queues on the page of flow control.
-    - `event_log=True` is the transport option of that name, which goes first where `broker_transport_options` has it.
-    - `ack_policy` and `queue_ack_policies` (by queue) are described with the ack policies; a task's own goes first.
     - Tasks may have the options `retry_on`, `dead_on`, `ignore_on`, `unique` and `debounce`: see the page on retries.
+    - `accept` maps queues to what they accept from this app: see typed queues on the page of flow control.
+    - `event_log` is the transport option of that name, which goes first where `broker_transport_options` has it.
+    - `ack_policy` and `queue_ack_policies` (by queue) are ack policies; a task's own goes first.
     - `revoke_removes=True` lets `revoke` also remove messages that no consumer has: delayed ones, and ready ones in queues
       with `event_log_index`.
-    - `group_of(task, args, kwargs)` names the message group of each task that is sent: a text, a whole number, or None. A header
-      `x-message-group` goes first.
-    - `limiters` names limiters and their rules, such as `{"stripe": "100/s burst=20"}`, for tasks and `limit`. Without it, a
-      task's option `rate_limit` has both: `"stripe:100/s burst=20"`. See the page on limiters.
-    - The result of a task with an `x-deduplication-id` that another task stands for has that task's id.
+    - `group_of(task, args, kwargs)` names the message group of each task that is sent; see there.
+    - `limiters` has rules of limiters by their names; see there.
+    - A task that another one stands for (`x-deduplication-id`) has that task's result.
 
     It may be called more than once, before or after `config_from_object`. The user's settings always hold.
 

@@ -142,7 +142,7 @@ def test_every_script_is_a_transition_on_the_page_of_states_or_changes_no_state(
 
 
 def test_the_glossary_has_at_most_25_words():
-    rows = re.findall(r"^\| (?!word|---)", text("docs/glossary.md"), re.MULTILINE)
+    rows = re.findall(r"^\* ", text("docs/glossary.md"), re.MULTILINE)
 
     assert 15 <= len(rows) <= 25
 

@@ -48,8 +48,8 @@ def test_the_start_page_has_the_picture_of_a_message_and_leads_to_the_four_kinds
 
     assert 'src="assets/message.svg"' in start
     assert (site / "assets/message.svg").is_file()
-    for kind in ("the tutorials", "the how-to guides", "the reference", "the explanation"):
-        assert f": {kind}</td>" in start
+    for kind in ("Tutorials", "How-to guides", "Reference", "Explanation"):
+        assert f"<strong>{kind}</strong>: " in start
 
 
 @pytest.mark.parametrize("question", questions(), ids=lambda question: question.text[:40])

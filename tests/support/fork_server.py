@@ -45,6 +45,9 @@ PRELOADED = (
     "celery.worker.components",
     "celery.worker.consumer",
     "celery.worker.strategy",
+    # What commands load.
+    "celery_redis_plus.admin.shard_admin",
+    "celery_redis_plus.cli.main",
     # What is loaded with the first consumer.
     "celery_redis_plus.broker.publishing.delivery_store",
     "celery_redis_plus.consumer.consumer_session",
@@ -135,11 +138,13 @@ class ForkServer:
         self._buffer = b""
         self._ended: dict[int, int] = {}
 
-    def start(self, arguments: Sequence[str], env: Mapping[str, str], output: IO[Any]) -> ForkedProcess:
-        """Start `python -m ARGUMENTS` in a session of its own, with this environment and both outputs in this file."""
+    def start(
+        self, arguments: Sequence[str], env: Mapping[str, str], output: IO[Any], error: IO[Any] | None = None
+    ) -> ForkedProcess:
+        """Start `python -m ARGUMENTS` in a session of its own, with this environment and its outputs in these files, or one."""
         request = json.dumps({"arguments": list(arguments), "env": dict(env)}).encode()
         with self._lock:
-            socket.send_fds(self._socket, [len(request).to_bytes(4)], [output.fileno()])
+            socket.send_fds(self._socket, [len(request).to_bytes(4)], [output.fileno(), (error or output).fileno()])
             self._socket.sendall(request)
             while (started := self._read()) is None:
                 pass
@@ -209,7 +214,7 @@ def serve(requests: socket.socket) -> dict[str, Any] | None:
             _report(requests)
         if requests not in readable:
             continue
-        size, descriptors, _, _ = socket.recv_fds(requests, 4, 1)
+        size, descriptors, _, _ = socket.recv_fds(requests, 4, 2)
         if not size:
             return None
         request: dict[str, Any] = json.loads(requests.recv(int.from_bytes(size), socket.MSG_WAITALL))
@@ -219,11 +224,12 @@ def serve(requests: socket.socket) -> dict[str, Any] | None:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             os.setsid()
             os.dup2(descriptors[0], 1)
-            os.dup2(descriptors[0], 2)
+            os.dup2(descriptors[1], 2)
             for descriptor in (*descriptors, woken, wake):
                 os.close(descriptor)
             return request
-        os.close(descriptors[0])
+        for descriptor in descriptors:
+            os.close(descriptor)
         requests.sendall(b"started %d 0\n" % pid)
 
 

@@ -28,8 +28,8 @@ HEAD = ("TIME (UTC)", "ACTOR", "VIA", "FROM", "ACTION", "QUEUE", "COUNT", "OUTCO
 def command(
     target: Target, *, queue: str | None, actor: str | None, wanted: str | None, limit: int, as_json: bool
 ) -> None:  # fmt: skip
-    """Show who did what, the last first: actions of the command line, the web page and Python that changed something. The broker
-    keeps the last 10,000.
+    """Show who did what, the last first, by the command line, the web page and Python. The broker keeps the last
+    10,000.
 
     COUNT is how many messages it changed. An action is 'begun' whose process was killed, or that goes on; 'failed' was cut short.
     --json prints one object a line.

@@ -19,7 +19,7 @@ from celery_redis_plus.options import Options
 from tests.support.waiting import wait_until
 
 #: Checks beside the load, and seconds that they take at least.
-CHECKS, SECONDS = 4, 4.0
+CHECKS, SECONDS = 3, 2.0
 
 
 def traffic(url: str, stop: threading.Event) -> None:

@@ -36,7 +36,7 @@ def test_task_longer_than_the_visibility_timeout_runs_once(celery_app, celery_wo
     # The second worker would take the message over.
     worker = celery_worker(config=config)
     celery_worker(config=config)
-    celery_app(**config).send_task("c.note", ["long", "task", 7])
+    celery_app(**config).send_task("c.note", ["long", "task", 4.5])
     ran = notes.wait_for("long", 1, 20, worker.tail)
     wait_until(lambda: not redis_client.exists("messages_index:{celery}"), 5, worker.tail)
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 
 import pytest
 
@@ -14,6 +12,7 @@ from celery_redis_plus.event_log import tail
 from celery_redis_plus.event_log.stream import EventLog
 from celery_redis_plus.event_log.tail import Tail
 from tests.support.inbox import Inbox, declare, publish
+from tests.support.program import forked
 
 
 @pytest.fixture
@@ -101,8 +100,7 @@ def test_the_command_prints_the_last_events(cli, logged):
 def test_the_command_follows_until_ctrl_c(broker_url, logged):
     declare(logged, "q")
     send(logged, "q", "a")
-    command = [sys.executable, "-m", "celery_redis_plus", "events", "tail", "--json", "--broker", broker_url]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with forked("celery_redis_plus", "events", "tail", "--json", "--broker", broker_url) as process:
         assert json.loads(process.stdout.readline())["task"] == "a"
         send(logged, "q", "b")
         assert json.loads(process.stdout.readline())["task"] == "b"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import signal
 import socket
-import subprocess
 import sys
 from contextlib import contextmanager
 from urllib.parse import urlsplit
@@ -21,13 +20,13 @@ from celery_redis_plus.cli.metric_descriptions import GAUGES, PREFIX, QUEUE_COUN
 from celery_redis_plus.cli.metrics import BrokerCollector
 from celery_redis_plus.integration import worker_metrics
 from tests.support.inbox import Inbox, declare, publish
+from tests.support.program import forked
 
 
 @contextmanager
 def exporter(*arguments):
     """Run the command; gives the URL that it prints."""
-    command = [sys.executable, "-m", "celery_redis_plus", "exporter", "--port", "0", *arguments]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+    with forked("celery_redis_plus", "exporter", "--port", "0", *arguments) as process:
         try:
             yield re.search(r"http://\S+", process.stderr.readline())[0]
         finally:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 
 import pytest
 
@@ -12,6 +10,7 @@ from celery_redis_plus.admin.broker_admin import BrokerAdmin
 from celery_redis_plus.keys import Keys
 from tests.support.filling import fill
 from tests.support.inbox import declare, publish
+from tests.support.program import forked
 from tests.support.waiting import wait_until
 
 COUNT = 10_000
@@ -38,32 +37,23 @@ def test_a_replay_that_is_interrupted_and_run_again_replays_each_once(letters, b
     of = Keys().queue("q")
     dead = set(redis_client.zrange(of.dead, 0, -1))
     assert len(dead) == COUNT
-    command = [
-        sys.executable,
-        "-m",
-        "celery_redis_plus",
-        "dead-letters",
-        "replay",
-        "q",
-        "--all",
-        "--broker",
-        broker_url + OPTIONS,
-    ]
+    command = ("celery_redis_plus", "dead-letters", "replay", "q", "--all", "--broker", broker_url + OPTIONS)
 
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with forked(*command) as process:
         wait_until(lambda: redis_client.zcard(of.dead) < COUNT, 60)
         process.send_signal(signal.SIGINT)
-        printed, told = process.communicate(timeout=60)
+        printed, told = process.stdout.read(), process.stderr.read()
 
-    assert process.returncode == 130
+    assert process.wait(60) == 130
     assert told.splitlines()[-1] == "celery-redis-plus dead-letters replay: interrupted; the same line again does the rest"
     left = redis_client.zcard(of.dead)
     assert 0 < left < COUNT
     assert printed == f"{COUNT - left:,} dead letter(s) of queue 'q' are back to work\n"
 
-    again = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    with forked(*command) as again:
+        printed = again.stdout.read()
 
-    assert (again.returncode, again.stdout) == (0, f"{left:,} dead letter(s) of queue 'q' are back to work\n")
+    assert (again.wait(60), printed) == (0, f"{left:,} dead letter(s) of queue 'q' are back to work\n")
     assert redis_client.zcard(of.dead) == 0
     assert set(redis_client.zrange(of.ready, 0, -1)) == dead
     assert int(redis_client.hget(of.meta, "replayed")) == COUNT

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 from datetime import datetime, timedelta
 
 import kombu
@@ -14,6 +12,7 @@ import pytest
 
 from tests.support.inbox import declare, publish
 from tests.support.kombu_installation import TASK, declare_old, in_seconds
+from tests.support.program import forked
 from tests.support.waiting import wait_until
 
 
@@ -279,14 +278,13 @@ def test_follow_takes_what_is_published_until_it_is_stopped(old, channel, receiv
     declare_old(old, "shop")
     declare(channel, "shop")
     publish(old, "shop", "before")
-    command = [sys.executable, "-m", "celery_redis_plus", "migrate", "--follow", "--json", "--broker", broker_url]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with forked("celery_redis_plus", "migrate", "--follow", "--json", "--broker", broker_url) as process:
         assert received("shop", 1)[0].decode() == "before"
         publish(old, "shop", *range(5))
         assert [message.decode() for message in received("shop", 5)] == list(range(5))
         os.kill(process.pid, signal.SIGTERM)
-        out, err = process.communicate(timeout=20)
-        assert (process.returncode, err) == (0, "")
+        out, err = process.stdout.read(), process.stderr.read()
+        assert (process.wait(20), err) == (0, "")
     assert '"ready": 6' in out
 
 
@@ -294,9 +292,8 @@ def test_a_kill_in_the_middle_neither_loses_nor_doubles(cli, old, channel, recei
     declare_old(old, "shop")
     declare(channel, "shop")
     publish(old, "shop", *range(600))
-    command = [sys.executable, "-m", "celery_redis_plus", "migrate", "--broker", broker_url]
     ready = channel.session.keys.queue("shop").ready
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+    with forked("celery_redis_plus", "migrate", "--broker", broker_url) as process:
         wait_until(lambda: redis_client.zcard(ready) >= 50, interval_s=0.001)
         process.kill()
     assert redis_client.zcard(ready) + redis_client.llen("shop") == 600
@@ -323,8 +320,7 @@ def test_bodies_of_an_installation_without_body_encoding_come(cli, server, chann
 
 def test_follow_asks_little_of_a_server_without_work(old, channel, broker_url, redis_client):
     declare_old(old, *(f"shop{number}" for number in range(5)))
-    command = [sys.executable, "-m", "celery_redis_plus", "migrate", "--follow", "--broker", broker_url]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+    with forked("celery_redis_plus", "migrate", "--follow", "--broker", broker_url) as process:
 
         def calls(name):
             return redis_client.info("commandstats").get(f"cmdstat_{name}", {"calls": 0})["calls"]

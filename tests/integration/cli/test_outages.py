@@ -15,6 +15,7 @@ import pytest
 
 from tests.support.inbox import declare, publish
 from tests.support.kombu_installation import declare_old
+from tests.support.program import forked
 from tests.support.waiting import wait_until
 
 PROGRAM = [sys.executable, "-m", "celery_redis_plus"]
@@ -23,8 +24,7 @@ PROGRAM = [sys.executable, "-m", "celery_redis_plus"]
 @contextmanager
 def running(*arguments, **options):
     """Run a command until the end of the block, and give its process."""
-    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, **options}
-    with subprocess.Popen([*PROGRAM, *arguments], **options) as process:
+    with subprocess.Popen([*PROGRAM, *arguments], **options) if options else forked(*PROGRAM[2:], *arguments) as process:
         try:
             yield process
         finally:
@@ -142,8 +142,8 @@ def test_follow_outlives_cut_connections_and_prints_its_report(broker):
             publish(old, "orders", "after")
             wait_until(lambda: not client.llen("orders"))
             process.send_signal(signal.SIGTERM)
-            out, err = process.communicate(timeout=20)
-            assert (process.returncode, err) == (0, "")
+            out, err = process.stdout.read(), process.stderr.read()
+            assert (process.wait(20), err) == (0, "")
     assert json.loads(out)["ready"] == 2
 
 
@@ -155,7 +155,7 @@ def test_a_pass_that_an_error_ends_prints_what_it_has_moved(broker):
             publish(old, "orders", "x")
             wait_until(lambda: not client.llen("orders"))
             client.acl_setuser("default", enabled=True, nopass=True, commands=["-llen"])
-            out, err = process.communicate(timeout=30)
-    assert process.returncode == 1
+            out, err = process.stdout.read(), process.stderr.read()
+    assert process.wait(30) == 1
     assert json.loads(out)["ready"] == 1
     assert "What to do" in err

@@ -7,8 +7,6 @@ the keys of one prefix, and it logs each look at another key.
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 import urllib.request
 from collections.abc import Iterator
 from http.cookiejar import CookieJar
@@ -24,6 +22,7 @@ from celery_redis_plus.errors import OptionError
 from celery_redis_plus.event_log.stream import EventLog
 from celery_redis_plus.transport.once_sender import OnceSender
 from tests.support.inbox import declare, publish
+from tests.support.program import forked
 
 pytestmark = pytest.mark.same_everywhere
 
@@ -91,7 +90,7 @@ def broker(connect, redis_client, broker_url):
 
 def ask(line: list[str], path: str) -> None:
     """Start a command that serves a page, and read that as its user does."""
-    with subprocess.Popen([sys.executable, "-m", "celery_redis_plus", *line], stderr=subprocess.PIPE, text=True) as process:
+    with forked("celery_redis_plus", *line) as process:
         try:
             found = None
             while found is None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 
 import kombu
 import pytest
@@ -14,6 +12,7 @@ import pytest
 from celery_redis_plus.admin.broker_admin import BrokerAdmin
 from celery_redis_plus.errors import QueueFull, QueueNotFound
 from tests.support.inbox import Inbox, declare, publish
+from tests.support.program import forked
 from tests.support.waiting import wait_until
 
 
@@ -177,19 +176,7 @@ def test_the_prefix_of_an_app_s_keys_is_an_option(cli, connect):
 
 def test_watch_shows_rates_until_ctrl_c(broker_url, channel):
     declare(channel, "q")
-    command = [
-        sys.executable,
-        "-m",
-        "celery_redis_plus",
-        "queues",
-        "--watch",
-        "--interval",
-        "0.1",
-        "--json",
-        "--broker",
-        broker_url,
-    ]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with forked("celery_redis_plus", "queues", "--watch", "--interval", "0.1", "--json", "--broker", broker_url) as process:
         first = json.loads(process.stdout.readline())
         publish(channel, "q", "x")
         while True:

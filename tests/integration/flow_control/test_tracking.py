@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import threading
 from contextlib import ExitStack
 from pathlib import Path
@@ -17,6 +15,7 @@ from celery_redis_plus.broker.dead_letters.unroutable import UNDELIVERED
 from celery_redis_plus.broker.queues.messages import Messages
 from celery_redis_plus.errors import DeliveryNotFound, InvalidArgument, QueueFull
 from tests.support.inbox import Inbox, declare
+from tests.support.program import forked
 from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parents[3]
@@ -219,10 +218,9 @@ def test_of_five_subscribers_one_rejects_and_one_is_killed(connection, channel, 
     with ExitStack() as stack:
         processes = {}
         for queue, action in actions.items():
-            command = [sys.executable, "-m", "tests.support.subscriber_process", broker_url, queue, action]
-            process = stack.enter_context(subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True))
-            stack.callback(process.kill)
-            processes[queue] = process
+            command = ("tests.support.subscriber_process", broker_url, queue, action)
+            processes[queue] = stack.enter_context(forked(*command))
+            stack.callback(processes[queue].kill)
         for process in processes.values():
             assert process.stdout.readline() == "ready\n"
         delivery = celery_redis_plus.broadcast("hello", "news", connection=connection, ack_timeout=3)

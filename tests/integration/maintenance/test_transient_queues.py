@@ -319,13 +319,14 @@ def test_what_tells_the_order_of_consumers_has_the_ttl_of_a_queue_without_messag
 
 def test_a_record_that_was_lost_below_its_consumer_is_extended_as_before(connect, redis_client):
     """The list of consumers is still there: they do not join again."""
-    channel = connect().channel()
+    # Its life is renewed at every third of this time.
+    channel = connect(consumer_heartbeat_timeout=6).channel()
     inbox = Inbox(channel, expiring(ms=300))
-    wait_until(lambda: redis_client.pttl("meta:{q}") > 50_000)
+    wait_until(lambda: redis_client.pttl("meta:{q}") > 5_000)
     redis_client.delete("meta:{q}")
     channel.session.service.tasks.topology_recovery.run_soon()
     channel.session.service.wake()
-    wait_until(lambda: redis_client.pttl("meta:{q}") > 70_000)
+    wait_until(lambda: redis_client.pttl("meta:{q}") > 7_000)
     publish(channel, "q", "after")
     assert inbox.drain(1) == ["after"]
 

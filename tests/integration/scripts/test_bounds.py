@@ -1,6 +1,6 @@
-"""What one script call looks at is bounded, on a broker with 200,000 messages, 10,000 queues, 2,000 consumers, 5,000 bindings.
+"""What one script call looks at is bounded, on a broker with 10,000 queues, 2,000 consumers, 5,000 bindings.
 
-Queues with arguments have 15,000 messages in each place, more than a call may look at; 200,000 with `--weekly`. Each call is made
+Queues have 15,000 messages in each place, more than a call may look at; 200,000 with `--weekly`. Each call is made
 by a script that counts what it looks at and fails beyond the bound (`tests/support/bounding.py`). The server's own time of the
 longest call of each script is printed, never asserted: `pytest -s`.
 """
@@ -174,7 +174,7 @@ CALLS: dict[str, Callable[[workshop.Workshop], Any]] = {
         shop.queues.registry.bury("gone"),
     ),
     "extend_queue_ttl": lambda shop: shop.queues.touch("q"),
-    "find_message": lambda shop: shop.messages.find("q", shop.tag("ready", MESSAGES // 2)),
+    "find_message": lambda shop: shop.messages.find("q", shop.tag("ready", FEW // 2)),
     "list_messages": lambda shop: shop.dead.page("q"),
     "explain_message": lambda shop: shop.run(
         "explain_message",
@@ -182,7 +182,7 @@ CALLS: dict[str, Callable[[workshop.Workshop], Any]] = {
             *(getattr(shop.q, kind) for kind in ("meta", "ready", "delayed", "index", "message", "dlx_outbox", "dead")),
             *shop.q.living,
         ],
-        shop.tag("ready", MESSAGES // 2), 1, "claim", "id",
+        shop.tag("ready", FEW // 2), 1, "claim", "id",
     ),
     "search_messages": lambda shop: [*search_headers(shop.commands, shop.keys, "q", ("ready", "unacked", "dead"), "nobody")],
     "queue_overview": lambda shop: shop.run(
@@ -266,8 +266,8 @@ def make(redis_client, monkeypatch, weekly):
         one.fill(**arguments)
         for place in (one.q.delayed, one.q.index, one.q.dead):
             if redis_client.exists(place):
-                fill(redis_client, one.q, place, IN_OTHER_PLACES if weekly or not arguments else FEW)
-        fill(redis_client, one.q, one.q.ready, MESSAGES if weekly or not arguments else FEW)
+                fill(redis_client, one.q, place, IN_OTHER_PLACES if weekly else FEW)
+        fill(redis_client, one.q, one.q.ready, MESSAGES if weekly else FEW)
         return one
 
     with scripts_read_a_key():

@@ -148,16 +148,6 @@ def test_many_large_bodies_are_claimed_in_batches_and_fetched_one_by_one(channel
     assert Inbox(channel, "q", prefetch=0).drain(8) == bodies
 
 
-def test_a_claim_stops_at_a_megabyte_and_the_rest_keeps_its_place(connect):
-    channel = connect().channel()
-    bodies = [chr(ord("a") + number) * 400_000 for number in range(8)]
-    publish(channel, "q", *bodies)
-    inbox = Inbox(channel, "q", prefetch=0, ack=False)
-    inbox.pump(5)
-    assert 2 <= channel.queue_sizes("q").unacked <= 4
-    assert Inbox(connect().channel(), "q").rest()[0] == bodies[channel.queue_sizes("q").unacked]
-
-
 def test_a_large_body_whose_queue_was_deleted_after_the_claim_is_not_delivered_empty(connect):
     channel = connect().channel()
     publish(channel, "q", "small", "x" * (LARGE_BODY + 1))

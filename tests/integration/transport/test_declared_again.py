@@ -132,7 +132,8 @@ def test_a_lasting_queue_that_was_transient_is_not_given_an_end(connect, declare
 
 
 def test_a_transient_queue_that_was_lasting_is_kept_by_those_who_consume_it(connect, declare_elsewhere, redis_client):
-    channel = connect(**QUICKLY).channel()
+    # Its life is renewed at every third of this time.
+    channel = connect(**QUICKLY, consumer_heartbeat_timeout=3).channel()
     Inbox(channel, "q")
     declare_elsewhere("q", arguments={"x-expires": 3000})
     service = channel.session.service

@@ -263,13 +263,6 @@ def test_a_message_that_cannot_be_read_ends_no_consumer_and_is_kept(channel, red
     assert channel.queue_sizes("q").unacked == 0
 
 
-def test_a_broadcast_that_cannot_be_read_is_passed_over(channel, redis_client):
-    inbox = Inbox(channel, kombu.Queue("q", kombu.Exchange("news", "fanout"), durable=True))
-    redis_client.xadd("/0.news", {"payload": b"garbage\nbody", "routing_key": ""})
-    kombu.Producer(channel, kombu.Exchange("news", "fanout")).publish("good")
-    assert inbox.drain(1) == ["good"]
-
-
 def test_an_empty_claim_does_not_hang_a_consumer(connect):
     connection = connect(polling_interval=0.3)
     inbox = Inbox(connection.channel(), "q")

@@ -14,7 +14,7 @@ MANY = 2_000
 #: What one claim looks at.
 BOUND = 500
 #: More than claims look at in the time for which a drain goes on.
-FOR_LONG = 100_000
+FOR_LONG = 30_000
 
 
 @pytest.fixture

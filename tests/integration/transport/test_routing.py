@@ -122,13 +122,6 @@ def test_an_unroutable_message_is_an_error_only_if_it_is_mandatory(channel):
     assert caught.value.code == 312
 
 
-def test_what_no_queue_takes_goes_to_the_option_deadletter_queue(connect):
-    channel = connect(deadletter_queue="lost+found").channel()
-    exchange = bound(channel, "direct")
-    kombu.Producer(channel, exchange, routing_key="nowhere").publish("found")
-    assert Inbox(channel, "lost+found").drain(1) == ["found"]
-
-
 def test_an_undeclared_queue_is_made_by_a_publish_to_the_default_exchange(connect):
     publish(connect().channel(), "never declared", "kept")
     channel = connect().channel()

@@ -23,7 +23,8 @@ from celery_redis_plus.record_fields import PROCESS_COUNTERS, PROCESS_GAUGES
 from tests.docs.blocks import ROOT
 
 DASHBOARD = ROOT / "docs/grafana-dashboard.json"
-ALERTS, ALERT_TESTS = ROOT / "docs/alert-rules.yml", ROOT / "tests/unit/cli/alert-tests.yml"
+ALERTS = ROOT / "docs/alert-rules.yml"
+ALERT_TESTS = [ROOT / "tests/unit/cli" / name for name in ("alert-tests.yml", "alert-tests-of-a-day.yml")]
 #: What stands between `PREFIX` and a metric of a worker.
 WORKER = WORKER_PREFIX.removeprefix(PREFIX)
 OF_WORKER = {f"{WORKER}{name}": text for name, text in {**PROCESS_COUNTERS, **PROCESS_GAUGES}.items()}
@@ -135,9 +136,9 @@ def test_the_dashboard_asks_for_metrics_and_labels_that_exist():
 def test_promtool_tests_the_alerts(tmp_path):
     if shutil.which("promtool") is None:
         pytest.skip("no promtool here; Debian: apt-get install prometheus")
-    for file in (ALERTS, ALERT_TESTS):
+    for file in (ALERTS, *ALERT_TESTS):
         (tmp_path / file.name).write_bytes(file.read_bytes())
-    for kind, file in (("check", ALERTS), ("test", ALERT_TESTS)):
+    for kind, file in (("check", ALERTS), *(("test", file) for file in ALERT_TESTS)):
         done = subprocess.run(["promtool", kind, "rules", file.name], cwd=tmp_path, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
 

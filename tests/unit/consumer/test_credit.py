@@ -39,14 +39,6 @@ def test_a_channel_without_a_limit_takes_everything(consuming):
     assert world.drain() == [str(number) for number in range(250)]
 
 
-def test_a_claim_takes_no_more_than_the_fetch_batch_size(consuming):
-    world = consuming(fetch_batch_size=2)
-    world.broker.publish("q", *"abc")
-    world.channel("q")
-    assert world.drain() == ["a", "b", "c"]
-    assert {credit for _, credit in world.broker.made} == {2}
-
-
 def test_a_channel_without_a_limit_has_no_more_in_its_buffer_than_a_claim_brings(consuming):
     world = consuming(overfetch_factor=2.0, fetch_batch_size=4)
     world.broker.publish("q", *map(str, range(40)))

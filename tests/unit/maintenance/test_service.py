@@ -144,21 +144,6 @@ def test_a_thread_that_has_ended_for_want_of_consumers_is_no_death(service, conn
     assert service.thread_restarts == 0
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_dead_thread_is_started_again(service, connector, monkeypatch, caplog):
-    def die(**_):
-        monkeypatch.setattr(service, "_work", lambda **_: 0.0)
-        raise SystemExit
-
-    monkeypatch.setattr(service, "_work", die)
-    service.start()
-    wait_until(lambda: not service.running)
-    service.check()
-    assert service.running
-    assert service.thread_restarts == 1
-    assert "has died; it is started again" in caplog.text
-
-
 def test_a_service_that_was_stopped_is_not_started_by_a_check(service):
     service.start()
     service.stop()
