@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from celery_redis_plus.spark.arrow_columns import ints
-from celery_redis_plus.spark.layers import LAYOUTS, Layers
+from celery_redis_plus.spark.layers import LAYOUTS, Layers, among
 from celery_redis_plus.spark.manifest import PARTIALS, Manifest
 from celery_redis_plus.spark.minute_aggregates import PARTIAL_MINUTE, PER_MINUTE, combined
 from celery_redis_plus.spark.schema import MOMENT
@@ -51,10 +51,7 @@ class MinuteTables:
 
     def _combined(self, day: str, rows: pa.Table) -> pa.Table:
         """Return the minutes of `rows` with everything that happened in them."""
-        minutes = rows.column("minute").unique()
-        # The bounds let Parquet's statistics skip what the list does not.
-        bounds = pc.min_max(minutes)
-        near = (pc.field("minute") >= bounds["min"]) & (pc.field("minute") <= bounds["max"]) & pc.field("minute").isin(minutes)
+        near = among("minute", rows.column("minute").unique())
         before = self.layers.read(PARTIALS, self.layers.files(PARTIALS, day), near)
         return pa.Table.from_batches(combined(iter(pa.concat_tables([before, rows]).to_batches())))
 
