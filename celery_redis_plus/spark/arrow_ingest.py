@@ -209,6 +209,8 @@ def write_days(storage: Storage, batches: Iterable[pa.RecordBatch], folder: str)
     writers: dict[date, parquet.ParquetWriter] = {}
     names: list[str] = []
     held: list[pa.Table] = []
+    # Counted as they come: a micro-batch has a piece of each queue, and there may be a thousand.
+    held_rows = held_bytes = 0
 
     def flush() -> None:
         rows = pa.concat_tables(held)
@@ -224,8 +226,10 @@ def write_days(storage: Storage, batches: Iterable[pa.RecordBatch], folder: str)
             published = pc.coalesce(batch.column("published_at"), batch.column("ts")).cast(pa.date32())
             rows = pa.Table.from_batches([batch]).append_column("date", published)
             held.append(rows.select(layout.schema.names).cast(layout.schema))
-            if sum(rows.num_rows for rows in held) >= ROWS_A_GROUP or sum(rows.nbytes for rows in held) >= BYTES_AT_ONCE:
+            held_rows, held_bytes = held_rows + rows.num_rows, held_bytes + held[-1].nbytes
+            if held_rows >= ROWS_A_GROUP or held_bytes >= BYTES_AT_ONCE:
                 flush()
+                held_rows = held_bytes = 0
         if held:
             flush()
     finally:

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from celery_redis_plus.spark import losses
-from celery_redis_plus.spark.layers import EVENTS, LAYOUTS, Layers, message_keys, new_file, read, write
+from celery_redis_plus.spark.layers import EVENTS, LAYOUTS, Layers, new_file, write
 from celery_redis_plus.spark.leftovers import remove_leftovers
 from celery_redis_plus.spark.manifest import (
     OPEN,
@@ -33,7 +33,8 @@ from celery_redis_plus.spark.manifest import (
 from celery_redis_plus.spark.message_timelines import MessageTimelines
 from celery_redis_plus.spark.minute_aggregates import partial_minutes
 from celery_redis_plus.spark.minute_tables import MinuteTables
-from celery_redis_plus.spark.repartition import EVENTS_SCHEMA, OPEN_SCHEMA, in_this_process, newest_of
+from celery_redis_plus.spark.open_messages import EarlierEvents
+from celery_redis_plus.spark.repartition import OPEN_SCHEMA, in_this_process, newest_of
 from celery_redis_plus.spark.roots import of_task, opened
 from celery_redis_plus.spark.versions import commit
 
@@ -154,13 +155,11 @@ class _Fold:
             # Files of events without a manifest are those of one that is lost.
             self.old.write(self.storage)
         newest = newest_of(self.storage, (file for files in self.fresh.values() for file in files))
-        inputs = {date: [*files, *self.layers.files(OPEN, date), *self._reopened(date)] for date, files in self.fresh.items()}
         self.new.newest_us = max(self.old.newest_us, newest)
         place = Place(self.storage.where, self.layers.folder, newest - EARLY_US)
+        earlier = EarlierEvents(self.layers, place.early_since_us)
+        inputs = {date: [*files, *earlier.taken(date, files)] for date, files in self.fresh.items()}
         written = list(self.tracer(inputs, place)) if inputs else []
-        for date in self.fresh:
-            for table in (OPEN, UNFINISHED):
-                self.layers.drop(table, date, self.layers.files(table, date))
         for file in written:
             if file.table != PARTIALS:
                 self.layers.take(file.table, file.date, [file.file])
@@ -189,49 +188,6 @@ class _Fold:
             self.layers.tidy(EVENTS, date)
             kept = set(self.layers.files(EVENTS, date))
             self.new.superseded += [file for file in files if file not in kept]
-
-    # ---- messages that were gone
-
-    def _reopened(self, date: str) -> list[str]:
-        """Take messages of a day that were gone, and have new events, out of the tables; return a file with their events.
-
-        Only tasks that fail after an early ack do that, and a server that went back to an older state.
-        """
-        finished = self.layers.files("messages", date)
-        strangers = self._strangers(date) if finished else None
-        if strangers is None or not strangers.num_rows:
-            return []
-        ids = strangers.column("id")
-        # The bounds let Parquet's statistics skip what the list does not.
-        bounds = pc.min_max(ids).as_py()
-        near = (pc.field("id") >= bounds["min"]) & (pc.field("id") <= bounds["max"]) & pc.field("id").isin(ids.combine_chunks())
-        wanted = message_keys(strangers)
-        found: list[str] = []
-        for file in finished:
-            keys = message_keys(self.layers.read("messages", [file], near, ["queue", "id"]))
-            hit = keys.filter(pc.is_in(keys, wanted))
-            if len(hit):
-                found += hit.to_pylist()
-                rows = self.layers.read("messages", [file])
-                self.layers.replace(
-                    "messages", date, [file], rows.filter(pc.invert(pc.is_in(message_keys(rows), hit.combine_chunks())))
-                )
-        if not found:
-            return []
-        earlier = [file for file in self.layers.files(EVENTS, date) if file not in set(self.fresh[date])]
-        events = read(self.storage, earlier, EVENTS_SCHEMA, near)
-        events = events.filter(pc.is_in(message_keys(events), pa.array(found)))
-        file = self.layers.new_file(OPEN, date)
-        write(self.storage, file, events.append_column("folded", pa.repeat(pa.scalar(True), events.num_rows)), LAYOUTS[OPEN])
-        return [file]
-
-    def _strangers(self, date: str) -> pa.Table:
-        """Return the messages with new events of which neither the first event is new nor any is open."""
-        new = read(self.storage, self.fresh[date], EVENTS_SCHEMA, columns=["queue", "id", "event"])
-        published = new.filter(pc.equal(new.column("event"), "published"))
-        known = self.layers.read(OPEN, self.layers.files(OPEN, date), columns=["queue", "id"])
-        keys = pa.chunked_array([*message_keys(published).chunks, *message_keys(known).chunks], pa.string())
-        return new.filter(pc.invert(pc.is_in(message_keys(new), keys.combine_chunks()))).select(["queue", "id"])
 
 
 def _first(batches: Sequence[RowBatch], most: int | None) -> list[RowBatch]:

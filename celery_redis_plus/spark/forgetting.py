@@ -12,14 +12,14 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from celery_redis_plus.spark import losses, receipts
 from celery_redis_plus.spark.fold import fold
-from celery_redis_plus.spark.layers import EVENTS, LAYOUTS, Layers, message_keys
+from celery_redis_plus.spark.layers import EVENTS, LAYOUTS, Layers, among, message_keys
 from celery_redis_plus.spark.leftovers import remove_leftovers
 from celery_redis_plus.spark.losses import FORGOTTEN, Loss
 from celery_redis_plus.spark.manifest import OPEN, UNFINISHED, Manifest
@@ -163,7 +163,7 @@ class _Forgetting:
         self.new = old.following()
         self.layers = Layers(storage, self.new)
         self.keys = message_keys(chosen).combine_chunks()
-        self.near = _near(chosen)
+        self.near = among("id", chosen.column("id").unique()) if chosen.num_rows else None
         self.touched = [
             (table, date, file)
             for table in _TABLES
@@ -205,13 +205,3 @@ class _Forgetting:
             counted = pa.concat_tables(parts).group_by(["queue", "epoch"]).aggregate([("n", "min"), ("n", "max"), ("n", "count")])
             for row in counted.to_pylist():
                 yield Loss(row["queue"], FORGOTTEN, row["epoch"], row["n_min"], row["n_max"], row["n_count"], None, None, now)
-
-
-def _near(chosen: pa.Table) -> Any:
-    """Return a condition that holds for the messages, and for few others; None where there are none."""
-    if not chosen.num_rows:
-        return None
-    ids = chosen.column("id").unique()
-    # The bounds let Parquet's statistics skip what the list does not.
-    bounds = pc.min_max(ids)
-    return (pc.field("id") >= bounds["min"]) & (pc.field("id") <= bounds["max"]) & pc.field("id").isin(ids)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -63,8 +64,9 @@ LAYOUTS = {
     EVENTS: Layout(arrow_schema().append(pa.field("date", pa.date32())), ("queue", "epoch", "n"), rows=2_000_000),
     # Ids begin with the time of publishing.
     "messages": Layout(MESSAGE_SCHEMA, ("id",)),
-    UNFINISHED: Layout(MESSAGE_SCHEMA, ("id",)),
-    OPEN: Layout(OPEN_SCHEMA, ("queue", "epoch", "n")),
+    # Small ones: an aggregation writes those anew that have a message with new events (`open_messages.py`).
+    UNFINISHED: Layout(MESSAGE_SCHEMA, ("id",), rows=50_000),
+    OPEN: Layout(OPEN_SCHEMA, ("id", "queue", "epoch", "n"), rows=50_000),
     PARTIALS: Layout(PARTIAL_MINUTE, ("minute",), group_bytes=BYTES_A_GROUP),
     **{table: Layout(minute_schema(table), ("minute", key)) for table, key in PER_MINUTE.items()},
 }
@@ -174,7 +176,7 @@ def new_file(folder: str, table: str, date: str) -> str:
 def write(storage: Storage, file: str, rows: pa.Table, layout: Layout) -> None:
     """Write rows, sorted."""
     with storage.writer(file, layout.schema) as writer:
-        _write_sorted(writer, rows, layout)
+        _write(writer, _sorted(rows, layout), layout)
 
 
 def read(
@@ -190,6 +192,14 @@ def read(
     source = storage.dataset(files, schema)
     table: pa.Table = source.to_table(filter=wanted, columns=list(columns) if columns else None)
     return table
+
+
+def among(column: str, values: pa.Array | pa.ChunkedArray) -> dataset.Expression:
+    """Return a condition that holds where a column has one of some values, of which there is one at least."""
+    values = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+    # The bounds let Parquet's statistics skip what the list does not.
+    bounds = pc.min_max(values)
+    return (pc.field(column) >= bounds["min"]) & (pc.field(column) <= bounds["max"]) & pc.field(column).isin(values)
 
 
 def message_keys(rows: pa.Table) -> pa.ChunkedArray:
@@ -214,22 +224,32 @@ def _written(storage: Storage, portions: Iterator[pa.Table], layout: Layout, tar
     writer: parquet.ParquetWriter | None = None
     rows = 0
     try:
-        for portion in portions:
-            if writer is None or rows + portion.num_rows > layout.rows:
+        for piece in (piece for portion in portions for piece in _pieces(_sorted(portion, layout), layout.rows)):
+            if writer is None or rows + piece.num_rows > layout.rows:
                 if writer is not None:
                     writer.close()
                 written.append(target())
                 writer, rows = storage.writer(written[-1], layout.schema), 0
-            _write_sorted(writer, portion, layout)
-            rows += portion.num_rows
+            _write(writer, piece, layout)
+            rows += piece.num_rows
     finally:
         if writer is not None:
             writer.close()
     return written
 
 
-def _write_sorted(writer: parquet.ParquetWriter, rows: pa.Table, layout: Layout) -> None:
-    ordered = rows.select(layout.schema.names).cast(layout.schema).sort_by([(name, "ascending") for name in layout.order])
+def _sorted(rows: pa.Table, layout: Layout) -> pa.Table:
+    return rows.select(layout.schema.names).cast(layout.schema).sort_by([(name, "ascending") for name in layout.order])
+
+
+def _pieces(ordered: pa.Table, most: int) -> Iterator[pa.Table]:
+    """Yield rows in pieces of `most` or some more, but fewer than twice as many; fewer than `most` in one."""
+    count = max(1, ordered.num_rows // most)
+    ends = [ordered.num_rows * place // count for place in range(count + 1)]
+    return (ordered.slice(first, end - first) for first, end in pairwise(ends))
+
+
+def _write(writer: parquet.ParquetWriter, ordered: pa.Table, layout: Layout) -> None:
     group = ROWS_A_GROUP
     if layout.group_bytes:
         group = max(1, min(group, layout.group_bytes * ordered.num_rows // max(1, ordered.nbytes)))

@@ -34,7 +34,9 @@ def remove_leftovers(storage: Storage, current: Manifest, kept_s: float | None =
     delta_log.follow(storage, current)
     unfinished = unfinished_receipts(storage, current)
     since = float("inf") if unfinished else time.time() - (KEPT_S if kept_s is None else kept_s)
-    kept = current.referenced().union(*(version.referenced() for version in kept_versions(storage, current.version, since)))
+    named = current.referenced().union(*(version.referenced() for version in kept_versions(storage, current.version, since)))
+    # Spark writes one with a checksum beside each file.
+    kept = named.union(f"{folder}/.{name}.crc" for folder, _, name in (file.rpartition("/") for file in named))
     gone: dict[str, list[str]] = {}
     for table in ("events", "losses", "backlogs", *current.tables):
         for folder in storage.folders(table):
@@ -73,6 +75,5 @@ def kept_versions(storage: Storage, current: int, since: float) -> Iterator[Mani
 
 
 def _not_kept(storage: Storage, folder: str, kept: set[str]) -> list[str]:
-    """Return the files of a folder that are not kept; Spark writes one with a checksum beside each file."""
-    crc = {f"{folder_of}/.{name}.crc" for folder_of, _, name in (file.rpartition("/") for file in kept)}
-    return [name for name in storage.names(folder) if name not in kept and name not in crc]
+    """Return the files of a folder that are not kept."""
+    return [name for name in storage.names(folder) if name not in kept]

@@ -225,7 +225,8 @@ def files(root: str | Path | Storage, table: str) -> list[str]:
 def names(storage: Storage, manifest: Manifest, events: Dated, table: str) -> list[str]:
     """Return the files of a table, relative to the root; errors as of `files`."""
     if table == "checks":
-        if storage.size(CHECKS) is None:
+        # In Azure's store it is empty while it is written, and stays so where the job was killed.
+        if not storage.size(CHECKS):
             raise TablesUnusable(f"{storage} has no table 'checks' yet: run `celery-redis-plus spark check`")
         return [CHECKS]
     if table == "losses":

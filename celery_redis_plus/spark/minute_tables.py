@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from celery_redis_plus.spark.arrow_columns import ints
-from celery_redis_plus.spark.layers import LAYOUTS, Layers
-from celery_redis_plus.spark.manifest import PARTIALS
+from celery_redis_plus.spark.layers import LAYOUTS, Layers, among
+from celery_redis_plus.spark.manifest import PARTIALS, Manifest
 from celery_redis_plus.spark.minute_aggregates import PARTIAL_MINUTE, PER_MINUTE, combined
 from celery_redis_plus.spark.schema import MOMENT
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from datetime import date
 
     from pyarrow import parquet
+
+    from celery_redis_plus.spark.storage import Storage
 
 
 class MinuteTables:
@@ -49,10 +51,7 @@ class MinuteTables:
 
     def _combined(self, day: str, rows: pa.Table) -> pa.Table:
         """Return the minutes of `rows` with everything that happened in them."""
-        minutes = rows.column("minute").unique()
-        # The bounds let Parquet's statistics skip what the list does not.
-        bounds = pc.min_max(minutes)
-        near = (pc.field("minute") >= bounds["min"]) & (pc.field("minute") <= bounds["max"]) & pc.field("minute").isin(minutes)
+        near = among("minute", rows.column("minute").unique())
         before = self.layers.read(PARTIALS, self.layers.files(PARTIALS, day), near)
         return pa.Table.from_batches(combined(iter(pa.concat_tables([before, rows]).to_batches())))
 
@@ -90,8 +89,7 @@ class MinuteTables:
     def _levels(self, changes: pa.Table) -> dict[str, int]:
         """Return the ready messages of each queue after all events, and keep them for the next time."""
         storage, manifest = self.layers.storage, self.layers.manifest
-        before = storage.table(manifest.backlogs).to_pylist() if manifest.backlogs else []
-        levels = {row["queue"]: row["backlog"] for row in before}
+        levels = last_backlogs(storage, manifest)
         for row in changes.group_by("key").aggregate([("backlog_change", "sum")]).to_pylist():
             levels[row["key"]] = levels.get(row["key"], 0) + row["backlog_change_sum"]
         columns = {"queue": pa.array(list(levels), pa.string()), "backlog": pa.array(list(levels.values()), pa.int64())}
@@ -103,6 +101,11 @@ class MinuteTables:
         """Return the files of a day that have minutes between two; None is no end."""
         storage = self.layers.storage
         return [file for file in self.layers.files(table, day) if _overlaps(storage.metadata(file), first, last)]
+
+
+def last_backlogs(storage: Storage, manifest: Manifest) -> dict[str, int]:
+    """Return the ready messages of each queue after the last event."""
+    return {row["queue"]: row["backlog"] for row in storage.table(manifest.backlogs).to_pylist()} if manifest.backlogs else {}
 
 
 def with_backlog(minutes: pa.Table, levels: Mapping[str, int]) -> pa.Table:

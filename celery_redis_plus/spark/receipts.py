@@ -1,7 +1,10 @@
 """The receipts of `spark forget`: what was asked for, what went, and that no file of an earlier version is left.
 
-A receipt is begun before the tables change. It is finished when the files of earlier versions are removed, by the job itself or,
-where that was killed, by the next one. One whose version never came to be is removed.
+    ROOT/receipts/ID.begun.json    before the tables change
+    ROOT/receipts/ID.json          when the files of earlier versions are removed
+
+The job itself finishes a receipt or, where it was killed, the next one. One whose version never came to be is removed. No object
+is replaced: in Azure's store it would be empty meanwhile, and stay so where its writer is killed.
 """
 
 from __future__ import annotations
@@ -13,43 +16,31 @@ if TYPE_CHECKING:
     from celery_redis_plus.spark.manifest import Manifest
     from celery_redis_plus.spark.storage import Storage
 
-_BEGUN, _DONE = "begun", "done"
+_BEGUN = ".begun.json"
 
 
 def begin(storage: Storage, identity: str, content: dict[str, Any]) -> None:
     """Write a receipt."""
-    storage.write_json(_name(identity), {"id": identity, "state": _BEGUN, "begun_at": _now(), **content})
+    storage.write_json(_begun(identity), {"id": identity, "state": "begun", "begun_at": _now(), **content})
 
 
 def finish(storage: Storage, identity: str) -> None:
     """Note that nothing of it is left."""
-    if (receipt := read(storage, identity)) is not None:
-        storage.write_json(_name(identity), receipt | {"state": _DONE, "finished_at": _now()})
-
-
-def read(storage: Storage, identity: str) -> dict[str, Any] | None:
-    """Return a receipt; None where there is none."""
-    found: dict[str, Any] | None = storage.current(_name(identity))
-    return found
+    if receipt := storage.current(_begun(identity)):
+        storage.write_json(f"receipts/{identity}.json", receipt | {"state": "done", "finished_at": _now()})
+        storage.remove([_begun(identity)])
 
 
 def unfinished_receipts(storage: Storage, current: Manifest) -> list[str]:
     """Return the receipts of what the current version has removed, and whose files may still be there; remove those of none."""
-    found = []
-    for name in storage.names("receipts"):
-        identity = name.rpartition("/")[2].removesuffix(".json")
-        receipt = read(storage, identity)
-        if receipt is None or receipt["state"] == _DONE:
-            continue
-        if identity in current.forgetting:
-            found.append(identity)
-        else:
-            storage.remove([name])
-    return found
+    begun = [name.rpartition("/")[2].removesuffix(_BEGUN) for name in storage.names("receipts") if name.endswith(_BEGUN)]
+    for identity in set(begun).difference(current.forgetting):
+        storage.remove([_begun(identity)])
+    return [identity for identity in begun if identity in current.forgetting]
 
 
-def _name(identity: str) -> str:
-    return f"receipts/{identity}.json"
+def _begun(identity: str) -> str:
+    return f"receipts/{identity}{_BEGUN}"
 
 
 def _now() -> str:

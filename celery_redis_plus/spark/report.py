@@ -241,7 +241,8 @@ def _paint(axes: Axes, painter: Any, figures: Mapping[str, pd.DataFrame]) -> Non
 
 
 def _busiest(figures: Mapping[str, pd.DataFrame], frame: pd.DataFrame) -> list[tuple[str, Any]]:
-    order = [queue for queue in figures["by_queue"]["queue"] if queue in set(frame["queue"])][:MAX_LINES]
+    present = set(frame["queue"])
+    order = [queue for queue in figures["by_queue"]["queue"] if queue in present][:MAX_LINES]
     return [(queue, frame[frame["queue"] == queue]) for queue in order]
 
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from celery_redis_plus.spark.arrow_columns import as_table
-from celery_redis_plus.spark.layers import EVENTS, message_keys
+from celery_redis_plus.spark.layers import EVENTS, among, message_keys
 from celery_redis_plus.spark.message_timelines import MessageTimelines
 from celery_redis_plus.spark.minute_aggregates import PARTIAL_MINUTE, SECOND_US, combined, partial_minutes
 from celery_redis_plus.spark.repartition import OPEN_SCHEMA
@@ -67,10 +67,7 @@ def _traced(snapshot: Snapshot, begin: pa.Scalar, until: pa.Scalar) -> Iterator[
     wanted = pa.Table.from_batches(parts).sort_by("id")
     for first in range(0, wanted.num_rows, MESSAGES_AT_ONCE):
         portion = wanted.slice(first, MESSAGES_AT_ONCE)
-        days, ids = pc.min_max(portion["date"]).as_py(), pc.min_max(portion["id"])
-        # The bounds let Parquet's statistics skip what the list does not.
-        near = (pc.field("id") >= ids["min"]) & (pc.field("id") <= ids["max"])
-        near &= pc.field("id").isin(portion["id"].combine_chunks())
+        days, near = pc.min_max(portion["date"]).as_py(), among("id", portion["id"])
         names = [name for name in OPEN_SCHEMA.names if name != "folded"]
         found = list(snapshot.batches(EVENTS, names, near, (_day(days["min"]), _day(days["max"]))))
         if found:

@@ -14,6 +14,7 @@ from celery_redis_plus.errors import TablesUnusable
 from celery_redis_plus.spark.layers import EVENTS, LAYOUTS
 from celery_redis_plus.spark.losses import LOSS_COLUMNS, rows_of
 from celery_redis_plus.spark.manifest import CHECKS, UNFINISHED, Manifest, event_files, names
+from celery_redis_plus.spark.minute_tables import last_backlogs
 from celery_redis_plus.spark.roots import opened
 from celery_redis_plus.spark.schema import arrow
 
@@ -107,6 +108,19 @@ class Snapshot:
         """Return all files of a table as one data set; None where it has none."""
         found = self._names(table, EVERY_DAY)
         return self.storage.dataset(found, LAYOUTS[table].schema) if found else None
+
+    def days(self, table: str, since: str = "") -> list[str]:
+        """Return the days of which a table per minute has files, in their order, from one on."""
+        return sorted(day for day, files in self.manifest.tables[table].items() if files and day >= since)
+
+    def first_and_last_day(self, table: str) -> list[str]:
+        """Return the ends of these days: one or two, or none."""
+        days = self.days(table)
+        return sorted({days[0], days[-1]}) if days else []
+
+    def backlogs(self) -> dict[str, int]:
+        """Return the ready messages of each queue after the last event."""
+        return last_backlogs(self.storage, self.manifest)
 
     def losses(self) -> pa.Table:
         """Return the table `losses`."""

@@ -62,8 +62,10 @@ class Period:
     @property
     def days(self) -> tuple[str, str]:
         """Its first and its last day."""
-        first, last = (moment.astimezone(UTC).date().isoformat() if moment else "" for moment in (self.start, self.end))
-        return first, last or EVERY_DAY[1]
+        # The end is not in it: that of a day is the midnight after it.
+        last = self.end - timedelta(microseconds=1) if self.end else None
+        first_day, last_day = (moment.astimezone(UTC).date().isoformat() if moment else "" for moment in (self.start, last))
+        return first_day, last_day or EVERY_DAY[1]
 
     def holds(self, column: str) -> dataset.Expression | None:
         """Return whether a time is in the period; None is always."""
@@ -269,10 +271,11 @@ class _Messages:
 def bounds(snapshot: Snapshot, period: Period) -> pd.DataFrame:
     """Return the start and the end of what the charts draw: of the period, without the time of which there are no tables."""
     starts, ends = [], []
-    for batch in snapshot.batches("queues", ("minute",)):
-        found = pc.min_max(batch.column("minute")).as_py()
-        starts.append(found["min"])
-        ends.append(found["max"] + _MINUTE)
+    for day in snapshot.first_and_last_day("queues"):
+        for batch in snapshot.batches("queues", ("minute",), days=(day, day)):
+            found = pc.min_max(batch.column("minute")).as_py()
+            starts.append(found["min"])
+            ends.append(found["max"] + _MINUTE)
     start = max([*([min(starts)] if starts else []), *([period.start] if period.start else [])], default=None)
     end = min([*([max(ends)] if ends else []), *([period.end] if period.end else [])], default=None)
     moments = {name: [_without_zone(moment)] for name, moment in (("start", start), ("end", end))}
@@ -288,13 +291,23 @@ def backlog(snapshot: Snapshot, period: Period, queues: pd.DataFrame) -> pd.Data
 
 
 def levels_before(snapshot: Snapshot, start: pd.Timestamp) -> pd.DataFrame:
-    """Return the last backlog of each queue before a minute."""
-    minute = pa.scalar(start.floor("min").to_pydatetime().replace(tzinfo=UTC), MOMENT)
-    last = pd.DataFrame({"queue": [], "minute": [], "backlog": []})
-    for batch in snapshot.batches("queues", ("queue", "minute", "backlog"), pc.field("minute") < minute):
-        rows = _joined([last, frame(pa.Table.from_batches([batch]))])
-        last = rows.sort_values("minute").drop_duplicates("queue", keep="last")
-    return last.sort_values("queue", ignore_index=True)
+    """Return the backlog of each queue in the minute before another, where it has one.
+
+    It is what the queue has at last, or what it had before its next event. So the days from then on are read, and none before.
+    """
+    begin = start.floor("min")
+    minute = pa.scalar(begin.to_pydatetime().replace(tzinfo=UTC), MOMENT)
+    levels, sought = snapshot.backlogs(), set(snapshot.backlogs())
+    for day in snapshot.days("queues", since=begin.date().isoformat()):
+        if not sought:
+            break
+        columns = ("queue", "minute", "backlog", "backlog_change")
+        rows = frame(snapshot.read("queues", columns, pc.field("minute") >= minute, (day, day)))
+        first = rows[rows["queue"].isin(sought)].sort_values("minute").drop_duplicates("queue")
+        levels |= dict(zip(first["queue"], (first["backlog"] - first["backlog_change"]).tolist(), strict=True))
+        sought -= set(first["queue"])
+    found = [(queue, begin - _MINUTE, level) for queue, level in sorted(levels.items()) if level]
+    return pd.DataFrame(found, columns=["queue", "minute", "backlog"])
 
 
 def throughput(queues: pd.DataFrame) -> pd.DataFrame:

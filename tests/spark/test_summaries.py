@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -51,13 +52,22 @@ def stored(tmp_path):
 def given(root, *, queues=(), missing=()):
     """A folder with rows (queue, minute, backlog) and losses."""
     schema = LAYOUTS["queues"].schema
-    rows = [
-        dict.fromkeys(schema.names, 0) | {"queue": queue, "minute": minute, "backlog": level} for queue, minute, level in queues
-    ]
+    rows, levels = [], {}
+    for queue, minute, level in queues:
+        change = level - levels.get(queue, 0)
+        rows.append(
+            dict.fromkeys(schema.names, 0)
+            | {"queue": queue, "minute": minute, "backlog": level, "backlog_change": change}
+        )  # fmt: skip
+        levels[queue] = level
     rows = [row | {"date": row["minute"].date(), **{name: None for name in schema.names if name.endswith("_s")}} for row in rows]
     manifest = Manifest().following()
     layers = Layers(opened(root), manifest)
     layers.add("queues", "2026-01-31", pa.Table.from_pylist(rows, schema=schema))
+    manifest.backlogs = "backlogs/all.parquet"
+    layers.storage.write_table(
+        manifest.backlogs, pa.table({"queue": pa.array(levels, pa.string()), "backlog": pa.array(levels.values(), pa.int64())})
+    )
     manifest.folded["run"] = 0
     manifest.tables[PARTIALS]["2026-01-31"] = []
     manifest.losses = with_losses(layers, manifest, missing)
@@ -81,6 +91,40 @@ def test_a_period_begins_with_the_backlogs_before_it(tmp_path):
         found = backlog(snapshot, period, rows_in(snapshot, period))
         assert sorted(found[["queue", "backlog"]].to_numpy().tolist()) == sorted(wanted)
         assert found["minute"].is_monotonic_increasing
+
+
+def test_a_report_of_a_day_reads_that_day_and_those_in_which_quiet_queues_had_an_event(tmp_path):
+    made = StoredEvents(tmp_path)
+    day_ms = 86_400_000
+    for day in range(8):
+        start_ms = START_MS + day * day_ms
+        busy = lives(50, seed=day, start_ms=start_ms)
+        # Day 2 leaves a backlog that day 5 ends.
+        quiet = lives(20, seed=9, start_ms=START_MS + 2 * day_ms)
+        later = [replace(event, ts=event.ts + 3 * day_ms * 1000) for event in quiet[25:]]
+        given = {"busy": busy, "quiet": {2: quiet[:25], 5: later}.get(day, [])}
+        made.add({queue: events for queue, events in given.items() if events})
+        fold(tmp_path)
+    third = (BEGIN + timedelta(days=3)).replace(hour=0, minute=0)
+    period = Period(third, third + timedelta(days=1))
+    snapshot = Snapshot(tmp_path)
+    whole = summaries(snapshot, period=period)
+    levels = whole["backlog"].set_index("queue")["backlog"]
+    rows = snapshots.frame(snapshot.read("queues", ("queue", "minute", "backlog")))
+    before = rows[(rows["queue"] == "quiet") & (rows["minute"] < period.start.replace(tzinfo=None))]
+    assert levels["quiet"] == before.sort_values("minute")["backlog"].iloc[-1] > 0
+
+    # The ends of the charts are asked of the first and of the last day.
+    days = sorted(snapshot.manifest.tables["queues"])
+    needed = {days[0], days[-1], *days[3:6]}
+    for table in ("messages", "queues", "tasks", "workers"):
+        for day, files in snapshot.manifest.tables[table].items():
+            if day not in (needed if table == "queues" else {days[3]}):
+                for file in files:
+                    (tmp_path / file).unlink()
+    again = summaries(Snapshot(tmp_path), period=period)
+    for name, figure in whole.items():
+        pd.testing.assert_frame_equal(figure, again[name])
 
 
 def test_charts_end_where_the_tables_do(tmp_path):

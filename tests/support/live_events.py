@@ -10,7 +10,9 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
+from redis.retry import Retry
 
 from celery_redis_plus.events import Event, entry_id
 from celery_redis_plus.keys import Keys
@@ -19,16 +21,23 @@ from tests.support.event_streams import add_events, life
 if TYPE_CHECKING:
     import redis
 
+    from celery_redis_plus.testing.server import EmbeddedServer
+
 #: What the scripts add to the server's ms where a numbering begins.
 EPOCH_ADD = 10**13
 TICK_S = 0.25
+
+
+def unrepeating_client(server: EmbeddedServer) -> redis.Redis:
+    """Return a client that sends a pipeline once: redis-py's own sends one again whose replies were lost, events and all."""
+    return server.client(retry=Retry(NoBackoff(), 0))
 
 
 class LiveEvents:
     """A thread that writes them.
 
     Args:
-        connect: returns a client; called again after the server was away.
+        connect: returns a client that repeats nothing by itself; called again after the server was away.
         queues: name -> the prefix of the broker, or shard, that has it.
         rate: messages that are published a second, over all queues.
         seed: chooses their fates.

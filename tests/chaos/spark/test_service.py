@@ -9,6 +9,7 @@ import signal
 import time
 from collections import Counter
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ import pyarrow.compute as pc
 from pyarrow import dataset
 
 from celery_redis_plus.spark.manifest import files
-from tests.support.live_events import LiveEvents
+from tests.support.live_events import LiveEvents, unrepeating_client
 from tests.support.servers import new_server
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -73,7 +74,7 @@ def test_a_service_is_fresh_flat_and_exact_under_kills(start_job, full, tmp_path
     # Kills of the service itself come early: the second quarter's memory and the last one's are of one process then.
     kills = {seconds * share: what for share, what in ((0.08, "service"), (0.2, "ingest"), (0.6, "server"))}
     with new_server({"appendonly": "yes", "appendfsync": "always"}) as server:
-        live = LiveEvents(server.client, QUEUES, rate=rate, seed=random.randrange(10**6))
+        live = LiveEvents(partial(unrepeating_client, server), QUEUES, rate=rate, seed=random.randrange(10**6))
         live.start()
         words = ("run", "--url", server.url(), "--root", str(root), "--fresh", str(FRESH_S), "--trim")
         try:

@@ -88,16 +88,18 @@ def test_rows_are_executed_once_although_tasks_fail_and_a_batch_is_replayed(  # 
 def test_a_killed_sink_sends_each_row_once(  # noqa: PLR0917 - fixtures
     start, start_worker, broker_url, redis_client, tmp_path, full, figures
 ):
-    rows, kills = (20_000, 5) if full else (3_000, 2)
-    source = tmp_path / "rows"
+    """In its full form on two executors, where Spark begins slow tasks a second time."""
+    rows, kills, master = (100_000, 5, "local-cluster[2,1,1024]") if full else (3_000, 2, "local[2,4]")
+    source, marks = tmp_path / "rows", tmp_path / "marks"
     source.mkdir()
+    marks.mkdir()
     for number in range(FILES):
         ids = range(number, rows, FILES)
         table = {"id": list(ids), "args": [[broker_url, f"row:{i}"] for i in ids], "rank": [i % 10 for i in ids]}
         schema = pa.schema([("id", pa.int64()), ("args", pa.list_(pa.string())), ("rank", pa.int32())])
         parquet.write_table(pa.table(table, schema=schema), source / f"{number}.parquet")
     key = Keys().queue("celery").ready
-    command = (sys.executable, "-P", str(PROGRAM), broker_url, str(source), str(tmp_path / "checkpoint"))
+    command = (sys.executable, "-P", str(PROGRAM), broker_url, str(source), str(tmp_path / "checkpoint"), master, str(marks))
 
     cut = 0
     for _ in range(kills):
@@ -106,10 +108,21 @@ def test_a_killed_sink_sends_each_row_once(  # noqa: PLR0917 - fixtures
         job.until(lambda before=before: redis_client.zcard(key) > before)
         time.sleep(random.uniform(0, 1))
         cut += job.kill(random.choice((DRIVER, JVM, BOTH)))
-    start(*command).wait()
+    before, used = redis_client.zcard(key), redis_client.info("cpu")
+    job = start(*command)
+    began = wait_until(lambda: redis_client.zcard(key) > before and time.monotonic(), 300)
+    job.wait()
+    took_s, sent = time.monotonic() - began, redis_client.zcard(key) - before
 
     assert redis_client.zcard(key) == rows
+    spent = sum(redis_client.info("cpu")[name] - used[name] for name in ("used_cpu_sys", "used_cpu_user"))
+    attempts = Counter(mark.name.rpartition(".")[0] for mark in marks.iterdir())
+    twice = sum(count > 1 for count in attempts.values())
+    assert twice
     ran = run_all(start_worker, broker_url, redis_client, rows)
     assert len(ran) == rows
     assert set(ran.values()) == {1}
-    figures(f"{cut} kills in the middle: {rows:,} rows, {len(ran):,} tasks, once each")
+    figures(
+        f"{cut} kills in the middle, {twice} of {len(attempts)} Spark tasks begun more than once: {rows:,} rows, {len(ran):,} "
+        f"tasks, once each; {sent:,} rows at the end in {took_s:.0f} s, {spent / max(1, sent) * 1e6:.0f} µs of server CPU a row"
+    )
