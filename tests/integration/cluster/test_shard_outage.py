@@ -198,6 +198,23 @@ def test_a_worker_starts_while_a_shard_is_down(cluster, server, start_worker):
     app.close()
 
 
+def test_a_publisher_to_a_node_that_hangs_waits_once(cluster):
+    options = {**OPTIONS, "socket_timeout": 2, "socket_connect_timeout": 4}
+    with kombu.Connection(cluster.url(), transport_options=options) as connection:
+        channel, hangs = connection.channel(), node_of(cluster, 1)
+        declare(channel, QUEUES[1])
+        publish(channel, QUEUES[1], "before")
+        hangs.freeze()
+        try:
+            started = time.monotonic()
+            with pytest.raises(ShardUnreachable, match="shard 1 of 3"):
+                publish(channel, QUEUES[1], "lost", retry=False)
+            # Until its first command times out, and what is left of the time for a connection.
+            assert time.monotonic() - started < 5
+        finally:
+            hangs.thaw()
+
+
 def test_a_node_that_hangs_delays_one_connection_once(cluster):
     with connect(cluster) as connection:
         declare(connection.channel(), *QUEUES)
