@@ -31,7 +31,8 @@ from celery_redis_plus.connection.connector import Connector
 from celery_redis_plus.connection.shard_layout import shard_of
 from celery_redis_plus.errors import InvalidArgument, OptionError, QueueNotFound, ShardUnreachable
 from celery_redis_plus.shards.by_queue import ByQueue, ShardMessages
-from celery_redis_plus.shards.dead_letters import ShardMoves, neighbour_over
+from celery_redis_plus.shards.dead_letters import ShardMoves
+from celery_redis_plus.shards.place import Place
 from celery_redis_plus.shards.raising import PATIENCE_S, ShardsRaise
 
 if TYPE_CHECKING:
@@ -376,7 +377,7 @@ class ShardAdmin(BrokerAdmin):
         source = home.keys.queue(letter.queue).dead
         moves = ShardMoves(
             home.dead_letters, home.commands, self._shards.index(home), len(self._shards),
-            lambda number: neighbour_over(self._shards[number].commands, self._shards[number].options),
+            lambda number: Place(number, self._shards[number].commands, self._shards[number].options),
         )  # fmt: skip
         return moves.move(move, source, "replayed") > 0
 
@@ -412,7 +413,7 @@ class ShardAdmin(BrokerAdmin):
     def checker(self, *, repair: bool = False, batch: int = 100) -> Checker:
         """Return what holds the shards against their invariants, one after the other."""
         checkers = [shard.checker(repair=repair, batch=batch) for shard in self._shards]
-        places = [neighbour_over(shard.commands, shard.options) for shard in self._shards]
+        places = [Place(number, shard.commands, shard.options) for number, shard in enumerate(self._shards)]
         return cast("Checker", ShardChecker(checkers, places))
 
     def removals(self) -> list[Removal]:

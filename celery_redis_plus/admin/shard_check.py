@@ -15,7 +15,7 @@ from celery_redis_plus.shards.declarations import REPLIES
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.integrity.checker import Checker
-    from celery_redis_plus.shards.dead_letters import Neighbour
+    from celery_redis_plus.shards.place import Place
 
 #: Queues that are looked at in one round trip.
 QUEUES_A_CALL = 100
@@ -24,7 +24,7 @@ QUEUES_A_CALL = 100
 class ShardChecker:
     """Has the methods of a `Checker`, for all shards."""
 
-    def __init__(self, checkers: Sequence[Checker], shards: Sequence[Neighbour]) -> None:
+    def __init__(self, checkers: Sequence[Checker], shards: Sequence[Place]) -> None:
         """Use one of each shard."""
         self._checkers, self._shards = checkers, shards
         self._astray = 0
@@ -66,7 +66,7 @@ class ShardChecker:
             for at in range(0, len(names), QUEUES_A_CALL):
                 yield from self._of_others(number, shard, names[at : at + QUEUES_A_CALL])
 
-    def _of_others(self, number: int, shard: Neighbour, names: Sequence[str]) -> Iterator[Violation]:
+    def _of_others(self, number: int, shard: Place, names: Sequence[str]) -> Iterator[Violation]:
         """Yield those of the queues of other shards that have messages here, or a record that no fanout exchange needs."""
         asked: list[tuple[bytes | str, ...]] = []
         for name in names:

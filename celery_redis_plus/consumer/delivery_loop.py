@@ -136,6 +136,7 @@ class DeliveryLoop:
         """Read what has come while `drain` waited, and claim."""
         if not readable:
             self.server.check_overdue()
+            self.server.fetcher.check_pending()
             return
         self.server.read(descriptors, readable)
         # First: the message that a wakeup announced waits only for this.

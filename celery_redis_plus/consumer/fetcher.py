@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from math import ceil
 from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import TimeoutError as RedisTimeoutError
@@ -84,6 +84,8 @@ class Fetcher:
         self._brought = 0
         #: Queues that were checked, and some of which have messages.
         self._found: Sequence[str] = ()
+        #: When it was asked whether there are messages, on `clock`, in seconds; None where no answer is awaited.
+        self._looked_at: float | None = None
 
     # -- when ------------------------------------------------------------------------------------------------------------
 
@@ -95,6 +97,8 @@ class Fetcher:
         """
         if self._connection.service.process_end.begun:
             return False
+        if self._looked_at is not None:
+            self._connection.commands.read_ready()
         if self._found:
             self._add_found()
         came = self._take_pending() if self.pending is not None else self._claim_for_next()
@@ -163,11 +167,44 @@ class Fetcher:
             redis.exceptions.RedisError: as `claim` does.
         """
         restricted = self._restricted_queues.names
-        plain = {queue for consumers in self._consumers for queue in consumers.consumed if queue not in restricted}
-        ready = [self._connection.keys.queue(queue).ready for queue in plain]
+        ready = self._plain_ready()
         some = not ready or bool(self._connection.commands.command("EXISTS", *ready))
         for consumers in self._consumers:
             consumers.add_candidates(list(consumers.consumed) if some else restricted)
+
+    def _plain_ready(self) -> list[bytes]:
+        """Return the keys of the ready messages of the queues without rules."""
+        restricted = self._restricted_queues.names
+        plain = {queue for consumers in self._consumers for queue in consumers.consumed if queue not in restricted}
+        return [self._connection.keys.queue(queue).ready for queue in plain]
+
+    def look(self) -> None:
+        """As `recheck`, without a wait for the answer, which a later turn takes: a server that hangs keeps no other one waiting.
+
+        Raises as `claim` does.
+        """
+        if self.looks:
+            self._connection.commands.read_ready()
+            self.check_pending()
+            return
+        ready = self._plain_ready()
+        if ready:
+            self._looked_at = clock.now_s()
+            self._connection.commands.command_nowait("EXISTS", *ready, done=lambda reply, _: self._noted(reply))
+        for consumers in self._consumers:
+            consumers.add_candidates(self._restricted_queues.names if ready else list(consumers.consumed))
+
+    @property
+    def looks(self) -> bool:
+        """Whether the answer to a look is awaited."""
+        return self._looked_at is not None
+
+    def _noted(self, reply: Any) -> None:
+        """Take the answer to a look, in the thread that reads it."""
+        self._looked_at = None
+        self._checked([queue for consumers in self._consumers for queue in consumers.consumed], reply)
+        if threading.get_ident() != self._connection.loop_thread:
+            self._connection.waker.wake()
 
     # -- one claim -------------------------------------------------------------------------------------------------------
 
@@ -211,7 +248,7 @@ class Fetcher:
         """Send a claim without waiting for its reply: of `MAX_QUEUES` queues at most, and for their part of the credit."""
         names, credit = request.queues[:MAX_QUEUES], request.credit
         if request.share:
-            credit = ceil(credit * len(names) / len(request.queues))
+            credit = math.ceil(credit * len(names) / len(request.queues))
         pending = PendingClaim(consumers, clock.now_s(), credit)
         unacked = request.unacked[:MAX_QUEUES] if credit > 1 else ()
         done = partial(self._answered, pending)
@@ -248,10 +285,10 @@ class Fetcher:
     def check_pending(self) -> None:
         """Give the connection up where the server has been silent for as long as it may be."""
         pending, timeout_s = self.pending, self._connection.options.socket_timeout
-        if pending is None or pending.answer is not None or timeout_s is None:
-            return
-        if clock.now_s() - pending.asked_at > timeout_s:
-            self._connection.commands.abort(RedisTimeoutError("the server did not answer a claim"))
+        claimed_at = None if pending is None or pending.answer is not None else pending.asked_at
+        asked_at = min((at for at in (claimed_at, self._looked_at) if at is not None), default=math.inf)
+        if timeout_s is not None and clock.now_s() - asked_at > timeout_s:
+            self._connection.commands.abort(RedisTimeoutError("the server did not answer a claim, or a look for messages"))
 
     # -- several channels ------------------------------------------------------------------------------------------------
 

@@ -137,7 +137,7 @@ class ServerConsumer:
         if any(consumers.consumed for consumers in self.consumers) and not any(
             consumers.candidates or consumers.buffer for consumers in self.consumers
         ):
-            self.fetcher.recheck()
+            self.fetcher.look()
         self._start_stream_wait()
         self.take_broadcasts()
 
@@ -352,7 +352,7 @@ class ServerConsumer:
         wakeups, streams, commands = self._names
         listen(wakeups, connection.wakeup_connection, self.take_wakeups, wanted=bool(connection.waiter.waiting))
         listen(streams, connection.stream_connection, self._take_streams, wanted=connection.reader.waiting)
-        wanted = self.fetcher.pending is not None and connection.commands.connected
+        wanted = (self.fetcher.pending is not None or self.fetcher.looks) and connection.commands.connected
         listen(commands, connection.commands, connection.commands.read_ready, wanted=wanted)
 
     def _take_streams(self) -> None:

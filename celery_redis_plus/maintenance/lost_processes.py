@@ -112,6 +112,9 @@ class LostProcesses:
             return
         if not self._recovery.run():
             self._next_run_at = 0.0
+        elif not self._heartbeat.known.keys() - {self._name}:
+            # Nobody can be missed, until a heartbeat tells of another process.
+            self._next_run_at = math.inf
 
     def _begin(self) -> None:
         """Forget what an earlier time as leader has left: another one has dealt with it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from typing import TYPE_CHECKING
 
 from celery_redis_plus import clock
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
     from celery_redis_plus.connection.command_connection import CommandConnection
 
 
-#: Seconds after which a process looks although another of its threads does: it may have ended.
+#: Seconds after the last look at which a process looks although another of its threads did: it may have ended.
 TAKE_OVER_S = 3.0
 
 
@@ -26,21 +27,27 @@ class MasterCheck:
         """Check where `commands` leads to. Their common finder wakes event loops, and this thread, when the master moves."""
         self._commands = commands
         self._finder = commands.connector.finder
-        self._next_run_at = 0.0 if self._finder is not None else math.inf
+        #: Not before, on `clock`, in seconds; and when somebody is to be asked after this one has asked, on the monotonic clock.
+        self._not_before = self._after_own = 0.0
 
     @property
     def next_run_at(self) -> float:
         """When to run next, on `clock`, in seconds."""
         finder, commands = self._finder, self._commands
-        if finder is not None and commands.connected and finder.has_moved(*commands.peer):
+        if finder is None:
+            return math.inf
+        if commands.connected and finder.has_moved(*commands.peer):
             return 0.0
-        return self._next_run_at
+        next_look_at = finder.next_look_at
+        patience_s = 0.0 if next_look_at == self._after_own else TAKE_OVER_S - LOOK_S
+        return max(self._not_before, clock.now_s() + next_look_at - time.monotonic() + patience_s)
 
     def run(self) -> None:
         """Ask. Raises ServerUnreachable where the Sentinels name another master than before."""
-        before = None if self._finder is None else self._finder.next_look_at
+        finder = self._finder
+        before = None if finder is None else finder.next_look_at
         # Before: what the connection raises is tried again by the thread.
-        self._next_run_at = clock.now_s() + LOOK_S
+        self._not_before = clock.now_s() + LOOK_S
         self._commands.connect()
-        if self._finder is not None and self._finder.next_look_at == before:
-            self._next_run_at = clock.now_s() + TAKE_OVER_S
+        if finder is not None and finder.next_look_at != before:
+            self._after_own = finder.next_look_at

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -25,6 +25,8 @@ logger = logging.getLogger(__name__)
 FIRST_REST_S, LONGEST_REST_S = 1.0, 16.0
 #: Seconds for which a task is not asked again when it is due, unless something happens.
 TIMETABLE_S = 0.1
+#: Seconds by which a task that looks once a second comes earlier where another such one is due: they wake the thread once.
+TOGETHER_S = 0.5
 #: What concerns all tasks alike: the connection is lost, or the server does not let us in.
 UNREACHABLE = (RedisConnectionError, RedisTimeoutError, ServerTooOld, InvalidAddress)
 
@@ -59,12 +61,15 @@ class TaskRunner:
         first: Sequence[MaintenanceTask] = (),
         of_leader: Sequence[MaintenanceTask] = (),
         leads: Callable[[], bool] = lambda: True,
+        together: Callable[[], Collection[MaintenanceTask]] = tuple,
     ) -> None:
         """Take `tasks` in this order, and those of `first` that are due before each of them.
 
-        Behind `tasks` come those `of_leader`, which are due only where `leads` says that this process leads.
+        Behind `tasks` come those `of_leader`, which are due only where `leads` says that this process leads. Those that
+        `together` returns may come sooner than they are due.
         """
         self._of_leader = frozenset(of_leader)
+        self._together = together
         self._leads = leads
         self._tasks = (*tasks, *of_leader)
         self._first = first
@@ -118,13 +123,15 @@ class TaskRunner:
         if not due:
             return min(self._timetable.values())
         lost, self._lost = self._lost, None
-        self._run_due(self._first, now)
-        if not news and all(task in self._first for task in due):
+        together = self._together()
+        latest = dict.fromkeys(together, now + TOGETHER_S) if any(task in together for task in due) else {}
+        self._run_due(self._first, now, latest)
+        if not news and not latest and all(task in self._first for task in due):
             self._timetable.update((task, self._next_run_at(task)) for task in self._first)
             return min(self._timetable.values())
         for task in sorted(self._tasks, key=lambda one: one is lost):
-            if self._next_run_at(task) <= now:
-                self._run_due(self._first, clock.now_s())
+            if self._next_run_at(task) <= latest.get(task, now):
+                self._run_due(self._first, clock.now_s(), {})
                 self._run(task)
         # One task may have made others due.
         return self.next_run_at
@@ -148,9 +155,9 @@ class TaskRunner:
         longest, self._longest = self._longest, ("", 0.0)
         return longest
 
-    def _run_due(self, tasks: Sequence[MaintenanceTask], now: float) -> None:
+    def _run_due(self, tasks: Sequence[MaintenanceTask], now: float, latest: Mapping[MaintenanceTask, float]) -> None:
         for task in tasks:
-            if self._next_run_at(task) <= now:
+            if self._next_run_at(task) <= latest.get(task, now):
                 self._run(task)
 
     def _run(self, task: MaintenanceTask) -> None:

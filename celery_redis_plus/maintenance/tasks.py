@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from celery_redis_plus.broker.exchanges.declared_topology import DeclaredTopology
     from celery_redis_plus.connection.connector import Connector
     from celery_redis_plus.keys import FanoutKeys, Keys
+    from celery_redis_plus.maintenance.runner import MaintenanceTask
     from celery_redis_plus.options import Options
 
 
@@ -125,6 +126,7 @@ class Tasks:
                 AbandonedDeliveries(OverdueDeliveries(self.commands, self._keys, self._options)),
             ),
             leads=lambda: self.leadership.leads,
+            together=self._together,
         )
 
     # -- who lives -----------------------------------------------------------------------------------------------------------
@@ -148,6 +150,11 @@ class Tasks:
             visibility_timeout_s=self._options.visibility_timeout, on_forgotten=self.note_flush,
             before=self._go_with_heartbeat,
         )  # fmt: skip
+
+    def _together(self) -> tuple[MaintenanceTask, ...]:
+        """Return what looks again and again; with the heartbeat of a process that is alone: others spread theirs."""
+        looks = (self.subscriber_heartbeats, self.lost_processes, self.lease_heartbeats)
+        return (*looks, self.heartbeat) if self.leadership.alone else looks
 
     def _go_with_heartbeat(self, next_at: float) -> None:
         """Have the looks for consumers go with a heartbeat, in one write, that would be sent before the next one."""

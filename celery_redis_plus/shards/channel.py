@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from kombu.utils.uuid import uuid
 from celery_redis_plus.broker.arguments.queue_arguments import check_queue_name
 from celery_redis_plus.errors import ShardsRaised
 from celery_redis_plus.shards.declarations import Arguments, DeclaringChannel
+from celery_redis_plus.shards.parts import rest_s
 from celery_redis_plus.shards.publish_batch import ShardsPublishBatch
 from celery_redis_plus.shards.publishing import ShardsPublisher
 from celery_redis_plus.shards.refusals import REFUSALS, REFUSES_WRITES
@@ -81,7 +83,7 @@ class ShardsChannel(DeclaringChannel):
         if exchange:
             self.check_open()
             return self._publisher.publish(message, exchange, routing_key, mandatory=mandatory, **kwargs)
-        part = self._of_name.get(routing_key)
+        part, began = self._of_name.get(routing_key), time.monotonic()
         if part is not None and part.is_ready:
             try:
                 return part.basic_publish(message, "", routing_key, mandatory, **kwargs)
@@ -91,7 +93,7 @@ class ShardsChannel(DeclaringChannel):
                 self.note_lost(part, error)
         number = self._transport.number_of(check_queue_name(routing_key))
         publish = partial(_publish, message=message, queue=routing_key, mandatory=mandatory, about=kwargs)
-        found = self.over(number, publish, self.patience_s)
+        found = self.over(number, publish, rest_s(self.patience_s, began))
         if len(self._of_name) > MOST_KNOWN:
             self._of_name.clear()
         self._of_name[routing_key] = self._parts[number]

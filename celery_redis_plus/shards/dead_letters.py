@@ -8,50 +8,26 @@ docs/design/0022-shards.md.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from celery_redis_plus.broker.dead_letters.store import ALREADY_GONE, NO_TARGET, DeadLetters, Move
-from celery_redis_plus.broker.exchanges.bindings import Bindings
-from celery_redis_plus.broker.exchanges.declared_topology import DeclaredTopology
 from celery_redis_plus.broker.publishing.publisher import stage
-from celery_redis_plus.broker.queues.queues import Queues
-from celery_redis_plus.connection.command_connection import CommandConnection
-from celery_redis_plus.connection.connector import Connector
 from celery_redis_plus.connection.server_time import server_ms
 from celery_redis_plus.connection.shard_layout import shard_of
 from celery_redis_plus.events import pack_text
-from celery_redis_plus.keys import Keys
 from celery_redis_plus.scripts import script
-from celery_redis_plus.shards.replicated import call_replicated, reply_timeout
+from celery_redis_plus.shards.place import Place, connect
+from celery_redis_plus.shards.replicated import call_replicated
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from celery_redis_plus.broker.exchanges.routing import RoutingTable
-    from celery_redis_plus.options import Options
+    from celery_redis_plus.connection.command_connection import CommandConnection
     from celery_redis_plus.shards.shard_state import ShardStates
 
 #: Milliseconds from the look at the source until which a message may be stored; and for which ids outlive their move.
 STORE_WITHIN_MS, KEPT_MS = 60_000, 600_000
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Neighbour:
-    """A shard as another one sees it, over one connection."""
-
-    commands: CommandConnection
-    keys: Keys
-    queues: Queues
-    bindings: Bindings
-
-
-def neighbour_over(commands: CommandConnection, options: Options) -> Neighbour:
-    """Return a shard over a connection to it."""
-    keys = Keys(commands.connector.options.global_keyprefix)
-    knowledge = DeclaredTopology(options.shards)
-    queues = Queues(commands, keys, transient_ttl_s=options.transient_queue_ttl, knowledge=knowledge)
-    return Neighbour(commands, keys, queues, Bindings(commands, keys, knowledge))
 
 
 class Neighbours:
@@ -60,16 +36,15 @@ class Neighbours:
     def __init__(self, states: ShardStates) -> None:
         """Connect to none yet."""
         self._states = states
-        self._open: dict[int, Neighbour] = {}
+        self._open: dict[int, Place] = {}
 
-    def __call__(self, number: int) -> Neighbour:
+    def __call__(self, number: int) -> Place:
         """Return a shard by its number. Raises ShardUnreachable where it is down."""
         state = self._states[number]
         state.check()
         if number not in self._open:
-            options = state.options
-            commands = CommandConnection(Connector(state.address, options), "shards", timeout=reply_timeout(options))
-            self._open[number] = neighbour_over(commands, options)
+            commands = connect(state.address, state.options, "shards")
+            self._open[number] = Place(number, commands, state.options)
         return self._open[number]
 
     def close(self) -> None:
@@ -82,7 +57,7 @@ class ShardMoves:
     """Takes dead messages of one shard to queues of all. It is an `Elsewhere`."""
 
     def __init__(
-        self, letters: DeadLetters, commands: CommandConnection, number: int, count: int, neighbours: Callable[[int], Neighbour],
+        self, letters: DeadLetters, commands: CommandConnection, number: int, count: int, neighbours: Callable[[int], Place],
         close: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
         """Move from the shard `number` of `count`.
@@ -133,7 +108,7 @@ class ShardMoves:
             other.commands.call(script("finish_move"), [other.keys.queue(queue).moved_in], name, KEPT_MS)
         return moved if moved < 0 else moved + len(taken)
 
-    def _store(self, other: Neighbour, queue: str, move: Move, name: str, deadline_ms: int) -> bool:
+    def _store(self, other: Place, queue: str, move: Move, name: str, deadline_ms: int) -> bool:
         """Store a message in a queue of another shard, if it is not there yet; return False where there is no such queue."""
         keys, letter = other.keys.queue(queue), move.letter
         if move.life:

@@ -64,6 +64,10 @@ class ShardsLoop:
             loop.attach(GuardedHub(self._hub, partial(self._guard, number, loop)))
         self.wake()
 
+    def serves(self, number: int) -> bool:
+        """Return whether it serves the loop of a shard, whose connection may have broken since its last turn."""
+        return number in self._loops
+
     def remove(self, number: int) -> None:
         """Serve the loop of a shard no more; it leaves the event loop."""
         loop = self._loops.pop(number, None)

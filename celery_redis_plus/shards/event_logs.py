@@ -152,10 +152,7 @@ class ShardEventLogs(EventLogs):
         self, queues: Sequence[str], *, strict: bool = True
     ) -> tuple[dict[str, Offsets], dict[str, Exception]]:  # fmt: skip
         """Return what `numberings` does, and by queue why its events cannot be read. Raises as `EventLogs.sound_numberings`."""
-        by_shard: dict[int, dict[str, str]] = {}
-        for name in queues:
-            queue, shard = self._place(name)
-            by_shard.setdefault(shard, {})[queue] = name
+        by_shard = self._by_shard(queues)
         foreign: dict[str, Exception] = {
             name: self._not_read(shard) for shard in by_shard.keys() - self._logs for name in by_shard[shard].values()
         }
@@ -196,12 +193,16 @@ class ShardEventLogs(EventLogs):
 
     def _by_log(self, names: Collection[str]) -> Iterator[tuple[EventLog, dict[str, str]]]:
         """Yield each log that has some of the events, with queue -> name."""
-        by_shard: dict[int, dict[str, str]] = {}
+        for shard, of_shard in sorted(self._by_shard(names).items()):
+            yield self._log(shard), of_shard
+
+    def _by_shard(self, names: Collection[str]) -> dict[int, dict[str, str]]:
+        """Return queue -> name of the events of each shard."""
+        found: dict[int, dict[str, str]] = {}
         for name in names:
             queue, shard = self._place(name)
-            by_shard.setdefault(shard, {})[queue] = name
-        for shard, of_shard in sorted(by_shard.items()):
-            yield self._log(shard), of_shard
+            found.setdefault(shard, {})[queue] = name
+        return found
 
     def _log(self, shard: int) -> EventLog:
         if shard not in self._logs:

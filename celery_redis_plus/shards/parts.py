@@ -42,6 +42,14 @@ T = TypeVar("T")
 RECONNECT_S = 0.5
 
 
+def rest_s(wait_s: float, began: float) -> float:
+    """Return what is left of a wait for a shard since a moment of the monotonic clock: a node that hangs has taken a part of it.
+
+    Enough, if anything was to be waited for, to hear of its successor.
+    """
+    return max(wait_s - (time.monotonic() - began), min(wait_s, RECONNECT_S))
+
+
 class Shards(Protocol):
     """The connection to all shards, as far as its channels need it."""
 
@@ -236,8 +244,7 @@ class PartedChannel(virtual.Channel):  # type: ignore[misc]
         except ShardUnreachable:
             if was_down:
                 raise
-        # A node that hangs has taken a part of that time.
-        return self._once(number, call, max(wait_s - (time.monotonic() - began), 0.0))
+        return self._once(number, call, rest_s(wait_s, began))
 
     def _once(self, number: int, call: Callable[[PartChannel], T], wait_s: float) -> T:
         part = self.part(number, wait_s)

@@ -64,7 +64,7 @@ class ShardsPublisher:
         Raises ShardUnreachable where no shard can be asked.
         """
         is_asked, record = False, None
-        for part in self._live(exchange):
+        for part in self._channel.live(exchange):
             with suppress(ShardUnreachable):
                 record = self._channel.over(part.number, partial(_record_of, exchange=exchange), RECONNECT_S)
                 is_asked = True
@@ -73,9 +73,6 @@ class ShardsPublisher:
         if not is_asked:
             raise self._channel.unreachable(exchange)
         return record
-
-    def _live(self, first: str) -> Iterator[PartChannel]:
-        return self._channel.live(first)
 
     def _alternates(self, exchange: str) -> Iterator[str]:
         """Yield the exchanges that get unroutable messages of `exchange`, as `Bindings.alternates`."""
@@ -143,10 +140,11 @@ class ShardsPublisher:
     ) -> bool:  # fmt: skip
         """Give a message to an exchange; return False where it has no recipient on any shard."""
         if self.is_fanout(exchange):
-            take = partial(
-                _broadcast, message=message, exchange=exchange, routing_key=routing_key, attempt=attempt, mandatory=mandatory
+            return self._channel.over_first(
+                self._for_broadcasts(exchange),
+                exchange,
+                lambda part: part.publisher.take(message, exchange, routing_key, attempt, mandatory=mandatory),
             )
-            return self._channel.over_first(self._for_broadcasts(exchange), exchange, take)
         return self._route(message, exchange, routing_key, attempt)
 
     def _for_broadcasts(self, exchange: str) -> Iterator[PartChannel]:
@@ -311,12 +309,6 @@ def _has_moved(part: PartChannel, check: Check) -> bool:
     """Return whether bindings were added on a shard since they were read, which `check` has asked."""
     part.session.commands.read_until()
     return check.moved
-
-
-def _broadcast(
-    part: PartChannel, message: dict[str, Any], exchange: str, routing_key: str, attempt: PublishAttempt, *, mandatory: bool
-) -> bool:  # fmt: skip
-    return part.publisher.take(message, exchange, routing_key, attempt, mandatory=mandatory)
 
 
 def _publish_copy(part: PartChannel, copy: dict[str, Any], about: tuple[str, str, bool]) -> None:

@@ -16,34 +16,13 @@ from celery_redis_plus.shards.dead_letters import KEPT_MS, STORE_WITHIN_MS
 from celery_redis_plus.shards.replicated import call_replicated
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from celery_redis_plus.broker.exchanges.bindings import Bindings
-    from celery_redis_plus.broker.exchanges.declared_topology import DeclaredTopology
-    from celery_redis_plus.broker.queues.queues import Queues
-    from celery_redis_plus.connection.command_connection import CommandConnection
-    from celery_redis_plus.keys import FanoutKeys, Keys
+    from celery_redis_plus.shards.place import Place
 
 #: Messages, and bytes, of one page: some 2 ms of a server's time.
 PAGE: Final = 100
 PAGE_BYTES: Final = 1_000_000
 #: Milliseconds for which a queue with `x-expires` lives in its new shard at least, so that its consumers come there in time.
 LIFE_MS: Final = 120_000
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Place:
-    """A shard of the old number, or of the new one, over one connection."""
-
-    number: int
-    commands: CommandConnection
-    keys: Keys
-    queues: Queues
-    bindings: Bindings
-    #: What the declarations here go by.
-    knowledge: DeclaredTopology
-    #: Spells the keys of a fanout exchange.
-    fanout: Callable[[str], FanoutKeys]
 
 
 @dataclass(slots=True)

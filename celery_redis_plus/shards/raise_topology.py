@@ -16,9 +16,11 @@ from celery_redis_plus.keys import encode_name
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from celery_redis_plus.broker.exchanges.exchange_record import ExchangeRecord
     from celery_redis_plus.broker.exchanges.routing import Binding
     from celery_redis_plus.options import Options
-    from celery_redis_plus.shards.queue_move import Place, QueueMove
+    from celery_redis_plus.shards.place import Place
+    from celery_redis_plus.shards.queue_move import QueueMove
 
 logger = logging.getLogger(__name__)
 
@@ -107,19 +109,12 @@ class RaiseTopology:
 
     def declare_exchanges(self) -> None:
         """Declare each exchange in its new shards, with the bindings of the queues that go there."""
-        for place in self._old:
-            lasting = set(self.names(place))
-            for name in place.bindings.names():
-                record = place.bindings.record(name)
-                if record is None:
-                    continue
-                if record.type == "fanout":
-                    self._copy_fanout(place, name, lasting)
-                    continue
+        for place, name, record, lasting in self._exchanges():
+            if record.type == "fanout":
+                self._copy_fanout(place, name, lasting)
+            else:
                 self._new[shard_of(name, len(self._new))].bindings.declare(name, record)
-                for binding, target in self._leaving(place, name, lasting):
-                    target.bindings.declare(name, record)
-                    target.bindings.bind(name, binding)
+                self._take_along(place, name, record, lasting)
 
     def follow(self, *, fanout: bool) -> None:
         """Take along the bindings that were made while the number was told, and remove those of queues that have left.
@@ -128,22 +123,32 @@ class RaiseTopology:
         would find a queue twice. A binding that is removed here is never brought back, whatever happens to it in its new shard;
         so those to fanout exchanges, which stay, are copied by the command alone that tells the number, or goes on with it.
         """
+        for place, name, record, lasting in self._exchanges():
+            if record.type != "fanout":
+                gone = self._take_along(place, name, record, lasting)
+                if gone:
+                    place.bindings.unbind(name, *gone)
+            elif fanout:
+                self._copy_fanout(place, name, lasting)
+            place.bindings.touch(name)
+
+    def _exchanges(self) -> Iterator[tuple[Place, str, ExchangeRecord, set[str]]]:
+        """Yield the exchanges of the old shards: shard, name, record, and the queues there that do not end with a client."""
         for place in self._old:
             lasting = set(self.names(place))
             for name in place.bindings.names():
                 record = place.bindings.record(name)
-                if record is not None and record.type == "fanout":
-                    if fanout:
-                        self._copy_fanout(place, name, lasting)
-                elif record is not None:
-                    gone = []
-                    for binding, target in self._leaving(place, name, lasting):
-                        target.bindings.declare(name, record)
-                        target.bindings.bind(name, binding)
-                        gone.append(binding)
-                    if gone:
-                        place.bindings.unbind(name, *gone)
-                place.bindings.touch(name)
+                if record is not None:
+                    yield place, name, record, lasting
+
+    def _take_along(self, place: Place, exchange: str, record: ExchangeRecord, lasting: Iterable[str]) -> list[Binding]:
+        """Bind the queues that go to other shards there; return their bindings."""
+        gone = []
+        for binding, target in self._leaving(place, exchange, lasting):
+            target.bindings.declare(exchange, record)
+            target.bindings.bind(exchange, binding)
+            gone.append(binding)
+        return gone
 
     def _leaving(self, place: Place, exchange: str, lasting: Iterable[str]) -> Iterator[tuple[Binding, Place]]:
         """Yield the bindings in a shard whose queues go to another one, with that one."""

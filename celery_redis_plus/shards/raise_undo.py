@@ -16,7 +16,7 @@ from celery_redis_plus.shards.raise_topology import PAUSED
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from celery_redis_plus.shards.queue_move import Place
+    from celery_redis_plus.shards.place import Place
 
 logger = logging.getLogger(__name__)
 

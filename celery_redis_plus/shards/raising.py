@@ -15,28 +15,22 @@ import secrets
 import time
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Final, Self
 
 from celery_redis_plus.broker.consumers.pauses import Pausing
-from celery_redis_plus.broker.exchanges.bindings import Bindings
-from celery_redis_plus.broker.exchanges.declared_topology import DeclaredTopology, numbers_of_shards
+from celery_redis_plus.broker.exchanges.declared_topology import numbers_of_shards
 from celery_redis_plus.broker.queues.audit import Audit
-from celery_redis_plus.broker.queues.queues import Queues
 from celery_redis_plus.connection.broker_at import shards_of
-from celery_redis_plus.connection.command_connection import CommandConnection
-from celery_redis_plus.connection.connector import Connector
 from celery_redis_plus.connection.shard_layout import shard_of
 from celery_redis_plus.errors import OptionError
-from celery_redis_plus.event_log.settings import EventLogSettings
-from celery_redis_plus.keys import SHARDS_FORMAT_VERSION, Keys
+from celery_redis_plus.keys import SHARDS_FORMAT_VERSION
 from celery_redis_plus.maintenance.resting_queues import QueueCrowds
 from celery_redis_plus.maintenance.sweeper import Sweeper, SweepLimits
-from celery_redis_plus.shards.queue_move import Place, QueueMove
+from celery_redis_plus.shards.place import Place, connect
+from celery_redis_plus.shards.queue_move import QueueMove
 from celery_redis_plus.shards.raise_hold import RaiseHold
 from celery_redis_plus.shards.raise_topology import PAUSED, RaiseTopology, Unread
 from celery_redis_plus.shards.raise_undo import clear_shard, remove_shard
-from celery_redis_plus.shards.replicated import reply_timeout
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -125,16 +119,9 @@ class ShardsRaise:
         return places[prefix]
 
     def _place(self, stack: ExitStack, options: Options, number: int, shards: int) -> Place:
-        commands = CommandConnection(Connector(self._address, options), "operator", timeout=reply_timeout(options))
+        commands = connect(self._address, options, "operator")
         stack.callback(commands.close)
-        keys = Keys(commands.connector.options.global_keyprefix)
-        knowledge = DeclaredTopology(shards)
-        fanout = partial(keys.fanout, prefix=options.stream_prefix(commands.connector.address.db))
-        queues = Queues(
-            commands, keys, transient_ttl_s=options.transient_queue_ttl, event_log=EventLogSettings.of(options),
-            knowledge=knowledge,
-        )  # fmt: skip
-        return Place(number, commands, keys, queues, Bindings(commands, keys, knowledge, fanout), knowledge, fanout)
+        return Place(number, commands, replace(options, shards=shards))
 
     # -- what there is ----------------------------------------------------------------------------------------------------
 

@@ -235,7 +235,8 @@ class ShardsTransport(Transport):
     def _connect_again(self) -> None:
         """Connect to the shards that are back: their consumers go on. While anything is consumed, all shards are maintained."""
         for shard in self._shards:
-            if shard.transport is not None or shard.state.is_down:
+            # One that has broken is lost first, as its loop tells: a server that hangs would keep this thread.
+            if shard.transport is not None or shard.state.is_down or self.delivery_loop.serves(shard.state.number):
                 continue
             try:
                 shard.open()

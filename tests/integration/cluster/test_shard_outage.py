@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 
@@ -197,6 +198,23 @@ def test_a_worker_starts_while_a_shard_is_down(cluster, server, start_worker):
     app.close()
 
 
+def test_a_publisher_to_a_node_that_hangs_waits_once(cluster):
+    options = {**OPTIONS, "socket_timeout": 2, "socket_connect_timeout": 4}
+    with kombu.Connection(cluster.url(), transport_options=options) as connection:
+        channel, hangs = connection.channel(), node_of(cluster, 1)
+        declare(channel, QUEUES[1])
+        publish(channel, QUEUES[1], "before")
+        hangs.freeze()
+        try:
+            started = time.monotonic()
+            with pytest.raises(ShardUnreachable, match="shard 1 of 3"):
+                publish(channel, QUEUES[1], "lost", retry=False)
+            # Until its first command times out, and what is left of the time for a connection.
+            assert time.monotonic() - started < 5
+        finally:
+            hangs.thaw()
+
+
 def test_a_node_that_hangs_delays_one_connection_once(cluster):
     with connect(cluster) as connection:
         declare(connection.channel(), *QUEUES)
@@ -217,3 +235,40 @@ def test_a_node_that_hangs_delays_one_connection_once(cluster):
     # All know the same: the first one of the address gets a second for its answer, and is asked last from then on.
     assert took_s[0] < 2
     assert max(took_s[1:]) < 0.5
+
+
+@pytest.mark.parametrize("pool", ["threads", pytest.param("prefork", marks=pytest.mark.weekly)])
+def test_a_node_that_hangs_keeps_no_task_of_the_others_waiting(cluster, server, start_worker, pool):
+    """A machine without power refuses nothing: the worker waits for `socket_timeout`, and delivers meanwhile."""
+    env = {BROKER_VARIABLE: cluster.url(), OPTIONS_VARIABLE: repr(OPTIONS), JOURNAL_VARIABLE: server.url(1, "redis")}
+    worker = start_worker("tests.integration.sentinel.app", pool=pool, concurrency=2, env=env, queues=QUEUES)
+    app, hangs, sent = make_app(cluster.url(), OPTIONS), node_of(cluster, 1), {}
+
+    def load(seconds):
+        until = time.monotonic() + seconds
+        for number in itertools.count(len(sent) + 1):
+            if time.monotonic() > until:
+                return
+            sent[number] = time.time()
+            app.send_task("sentinel.note", (number,), queue=QUEUES[2 * (number % 2)])
+            time.sleep(0.02)
+
+    try:
+        with server.client(1) as journal:
+            load(1)
+            wait_until(lambda: set(Ran(journal).times()) == set(sent), 30, worker.tail)
+            load(2)
+            hangs.freeze()
+            # Longer than the `socket_timeout` of 5 s: what has asked the node for messages gives it up.
+            load(8)
+            wait_until(lambda: set(Ran(journal).times()) == set(sent), 10, worker.tail)
+            hangs.thaw()
+            ran = Ran(journal).times()
+            assert max(ran[number] - at for number, at in sent.items()) < 3.5, worker.tail()
+            assert "shard 1 of 3" in worker.log_path.read_text()
+            app.send_task("sentinel.note", (0,), queue=QUEUES[1])
+            wait_until(lambda: 0 in Ran(journal).times(), 15, worker.tail)
+            assert not Ran(journal).repeated()
+    finally:
+        hangs.thaw()
+        app.close()

@@ -12,6 +12,7 @@ from celery_redis_plus.broker.queues.queues import Sizes
 from celery_redis_plus.connection.cluster_address import slot_of
 from celery_redis_plus.connection.shard_layout import shard_of, shard_prefixes
 from celery_redis_plus.errors import ShardUnreachable
+from celery_redis_plus.maintenance.runner import TaskRunner
 from tests.integration.sentinel.app import BROKER_VARIABLE, JOURNAL_VARIABLE, OPTIONS_VARIABLE, make_app
 from tests.integration.sentinel.load import Load, Ran, check, more
 from tests.integration.shards.conftest import SHARDS, named
@@ -177,3 +178,23 @@ def raised_queues(queues):
     """Return those whose shard is another one with twice as many: shard 0 stays, and so do prefixes that both numbers have."""
     before, after = shard_prefixes("", SHARDS), shard_prefixes("", 2 * SHARDS)
     return [queue for queue in queues if before[shard_of(queue, SHARDS)] != after[shard_of(queue, 2 * SHARDS)]]
+
+
+def test_the_maintenance_of_an_idle_shard_wakes_for_its_heartbeat_and_little_else(cluster, monkeypatch):
+    rounds, run = [], TaskRunner.run
+    news = kombu.Queue(named(0, "hears"), kombu.Exchange("news", "fanout"), exclusive=True)
+
+    def counted(runner, **about):
+        rounds.append(runner)
+        return run(runner, **about)
+
+    with kombu.Connection(cluster.url(), transport_options=OPTIONS) as connection:
+        inbox = Inbox(connection.channel(), *QUEUES, news)
+        settled = time.monotonic() + 5
+        wait_until(lambda: not inbox.pump(0.2) and time.monotonic() > settled, 15)
+        monkeypatch.setattr(TaskRunner, "run", counted)
+        over = time.monotonic() + 10
+        wait_until(lambda: not inbox.pump(0.2) and time.monotonic() > over, 20)
+    # The heartbeats of a second, and few more: the looks for subscribers, lost processes and the owner of the slot go with them.
+    assert len(set(rounds)) == SHARDS
+    assert len(rounds) < 10 * SHARDS * 2.1, len(rounds)

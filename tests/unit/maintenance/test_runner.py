@@ -295,3 +295,23 @@ def test_a_step_that_fails_within_the_run_of_another_task_fails_alone(task):
     failing.error = RedisConnectionError("gone")
     with pytest.raises(RedisConnectionError):
         runner.alone(other, failing.run)
+
+
+def test_tasks_that_look_again_and_again_run_together(task, clock, ran):
+    looks = [task("a", due_at=1000.0, every_s=1.0), task("b", due_at=1000.2, every_s=1.0)]
+    exact = task("exact", due_at=1000.1)
+    runner = TaskRunner([*looks, exact], together=lambda: looks)
+    runner.run()
+    assert ran == ["a", "b"]
+    assert runner.next_run_at == 1000.1
+    clock.advance(0.1)
+    runner.run()
+    # What is due exactly then makes nothing else due: a busy process would look more often.
+    assert ran == ["a", "b", "exact"]
+    assert runner.next_run_at == 1001.0
+
+
+def test_a_heartbeat_comes_early_with_what_looks_at_about_its_time(task, ran):
+    heartbeat, look = task("heartbeat", due_at=1000.2), task("look", due_at=1000.0)
+    TaskRunner([look], first=[heartbeat], together=lambda: [look, heartbeat]).run()
+    assert ran == ["heartbeat", "look"]
