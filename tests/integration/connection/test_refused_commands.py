@@ -15,9 +15,10 @@ PAGE = (ROOT / "docs" / "servers.md").read_text()
 
 
 def commands_of(heading):
-    """Return the commands in the first column of the table behind a line of the page."""
-    table = PAGE.partition(heading)[2].partition("|---|---|\n")[2].partition("\n\n")[0]
-    return [name for row in table.splitlines() for name in re.findall(r"`([A-Z]+)`", row.split("|")[1])]
+    """Return the commands before the colons of the list behind a line of the page."""
+    items = PAGE.partition(heading)[2].partition("\n\n")[2].partition("\n\n")[0]
+    named = (item.partition(": ")[0] for item in items.splitlines() if item.startswith("* "))
+    return [name for names in named for name in re.findall(r"`([A-Z]+)`", names)]
 
 
 OPTIONAL = commands_of("These may be missing")
