@@ -84,9 +84,9 @@ class ShardsChannel(DeclaringChannel):
             self.check_open()
             return self._publisher.publish(message, exchange, routing_key, mandatory=mandatory, **kwargs)
         part, began = self._of_name.get(routing_key), time.monotonic()
-        if part is not None and part.is_ready:
+        if part is not None and part.is_ready and not kwargs.get("immediate"):
             try:
-                return part.basic_publish(message, "", routing_key, mandatory, **kwargs)
+                return part.publisher.publish(message, "", routing_key, mandatory=mandatory)
             except ShardsRaised as error:
                 raise self.raised(error) from error
             except CONNECTION_ERRORS as error:

@@ -218,7 +218,7 @@ class PartChannel(Channel):
         #: The tags of the consumers that it has.
         self.started: set[str] = set()
         #: The transport to its shard.
-        self.transport = transport
+        self.transport, self._state = transport, transport.shard_state
         super().__init__(transport)
 
     def QoS(self, channel: Channel) -> PartQoS:  # noqa: N802 - kombu's name
@@ -234,7 +234,7 @@ class PartChannel(Channel):
     def is_ready(self) -> bool:
         """Whether its connection is open, as far as this process knows."""
         session = self.session
-        return not (self.closed or session.broken or self._transport.is_down) and session.commands.connected
+        return not (self.closed or session.broken or self._state.is_down) and session.commands.connected
 
     @property
     def publisher(self) -> ExchangePublisher:

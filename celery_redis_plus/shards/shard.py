@@ -24,8 +24,8 @@ class ShardTransport(Transport):
 
     def __init__(self, client: Any, *, state: ShardState, **kwargs: Any) -> None:
         """Prepare a connection to the shard that `state` knows."""
-        self._state = state
-        #: The shard's.
+        #: What is known of the shard; and its number.
+        self.shard_state = state
         self.number = state.number
         #: Fanout exchanges that lack no subscriber here.
         self.complete: set[str] = set()
@@ -33,20 +33,15 @@ class ShardTransport(Transport):
 
     def read_options(self) -> Options:
         """Return the shard's options, with its prefix."""
-        return self._state.options
-
-    @property
-    def is_down(self) -> bool:
-        """Whether the shard was lost, as this process knows."""
-        return self._state.is_down
+        return self.shard_state.options
 
     def establish_connection(self) -> Transport:
         """Connect, as `Transport.establish_connection`. What breaks is not opened again: the shard is lost until it answers."""
         super().establish_connection()
         session = self.session
-        session.shared.topology.on_raised = self._state.note_raised
+        session.shared.topology.on_raised = self.shard_state.note_raised
         try:
-            self._state.see_number(session.shared.topology, session.commands, session.keys)
+            self.shard_state.see_number(session.shared.topology, session.commands, session.keys)
         except BaseException:
             self.abandon()
             raise
@@ -54,12 +49,12 @@ class ShardTransport(Transport):
         return self
 
     def _check_opening(self, purpose: str) -> None:
-        self._state.check()
+        self.shard_state.check()
         if purpose == "commands":
             # It was open: the server has closed it. Nobody waits here until a dead one is back.
             error = ServerUnreachable("the server has closed the connection")
-            self._state.note_lost(error)
-            raise self._state.unreachable(error)
+            self.shard_state.note_lost(error)
+            raise self.shard_state.unreachable(error)
 
     @property
     def name(self) -> str:
