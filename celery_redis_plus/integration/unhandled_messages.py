@@ -26,11 +26,6 @@ from celery_redis_plus.transport.kombu_message import Message
 
 logger = logging.getLogger(__name__)
 
-
-class TaskFailedError(Exception):
-    """A task has ended by an error around it; the pool goes on with its next one."""
-
-
 #: Kinds of events that are logged, once each, and characters of a kind.
 MOST_KINDS, LONGEST_KIND = 20, 200
 
@@ -50,8 +45,10 @@ def contain_unhandled(consumer: Any) -> None:
     Has to be called before the consumer starts, which hands out its handlers.
     """
     wrap(consumer, "create_task_handler", _contained, consumer)
-    if worker_compat.has_threads(consumer.pool) or worker_compat.is_solo(consumer.pool) or consumer.pool.is_green:
+    if worker_compat.has_threads(consumer.pool) or consumer.pool.is_green:
         wrap(consumer.pool, "apply_async", _apply_guarded, consumer)
+    elif worker_compat.is_solo(consumer.pool):
+        wrap(consumer.pool, "on_apply", _apply_here)
     told: set[str] = set()
     # Of the class: gossip begins to listen before our step begins.
     wrap(Gossip, "on_message", _heard, told)
@@ -63,8 +60,6 @@ def _contained(create: Callable[..., Any], consumer: Any, *args: Any, **named: A
     def on_task_received(message: Any) -> Any:
         try:
             return handle(message)
-        except TaskFailedError:
-            return None
         except Exception as error:
             if not end_unhandled(message, error, consumer):
                 raise
@@ -73,7 +68,7 @@ def _contained(create: Callable[..., Any], consumer: Any, *args: Any, **named: A
 
 
 def _apply_guarded(apply: Callable[..., Any], consumer: Any, target: Callable[..., Any], *args: Any, **named: Any) -> Any:
-    """Have a thread, a greenlet or a solo worker end the task at which an error is raised around it, and its message."""
+    """Have a thread or a greenlet end the task at which an error is raised around it, and its message."""
     request = getattr(named.get("accept_callback"), "__self__", None)
 
     def guarded(*given: Any, **given_named: Any) -> Any:
@@ -81,13 +76,26 @@ def _apply_guarded(apply: Callable[..., Any], consumer: Any, target: Callable[..
             return target(*given, **given_named)
         except Exception as error:
             message = getattr(request, "message", None)
-            is_data = isinstance(error, DATA_ERRORS) and end_unhandled(message, error, consumer)
-            if is_data or not isinstance(message, Message) or isinstance(error, MemoryError):
-                raise
-            _fail(request)
-            raise TaskFailedError(str(error)) from error
+            if isinstance(error, DATA_ERRORS):
+                end_unhandled(message, error, consumer)
+            elif isinstance(message, Message) and not isinstance(error, MemoryError):
+                _fail(request)
+            raise
 
     return apply(guarded, *args, **named)
+
+
+def _apply_here(apply: Callable[..., Any], *args: Any, **named: Any) -> Any:
+    """Have a solo worker go on beside an error that is raised around a task."""
+    try:
+        return apply(*args, **named)
+    except Exception as error:
+        request = getattr(named.get("accept_callback"), "__self__", None)
+        known = isinstance(getattr(request, "message", None), Message)
+        if not known or isinstance(error, (*DATA_ERRORS, MemoryError)):
+            raise
+        _fail(request)
+        return None
 
 
 def _fail(request: Any) -> None:
