@@ -26,6 +26,13 @@ _LASTING = (errors.TlsFailed,)
 MOST_WORKERS_LOST = 3
 #: What Spark says of a Python worker that a busy machine has started too late, or that was killed.
 _WORKER_LOST = ("Python worker failed to connect back", "Python worker exited unexpectedly")
+#: And where one was killed that Java talks to: one that plans micro-batches, or begins the others. Their pipe says no more.
+_PIPE_ENDED = "Stream closed|Broken pipe|Connection reset"
+_PYTHON_KILLED = re.compile(
+    rf"terminated with exception: +(?:(?:null|{_PIPE_ENDED}) +)?SQLSTATE: XXKST"
+    rf"|^(?:Caused by)?: java\.(?:io|net)\.(?:EOFException|(?:IO|Socket)Exception: (?:{_PIPE_ENDED}))$",
+    re.MULTILINE,
+)
 
 _OURS = re.compile(r"^\S*celery_redis_plus\.errors\.(\w+): (.+)$", re.MULTILINE)
 _PYTHON = re.compile(r"^(?:\w+\.)*(\w*(?:Error|Exception): .+)$", re.MULTILINE)
@@ -97,7 +104,7 @@ def is_passing(kind: type) -> bool:
 
 
 def _worker_lost(text: str) -> bool:
-    return not _OURS.search(text) and any(phrase in text for phrase in _WORKER_LOST)
+    return not _OURS.search(text) and (any(phrase in text for phrase in _WORKER_LOST) or bool(_PYTHON_KILLED.search(text)))
 
 
 def one_line(text: str) -> str:
@@ -105,6 +112,8 @@ def one_line(text: str) -> str:
 
     A failure in a task reaches the driver as a Python traceback inside a Java one, 60 lines and more.
     """
+    if _PYTHON_KILLED.search(text):
+        return "a Python process of Spark has ended: was it killed, by the kernel for want of memory?"
     ours = [message for _, message in _OURS.findall(text)]
     python = _PYTHON.findall(text)
     found = ours or python or [line for line in text.splitlines() if line.strip()] or ["Spark failed without a message"]

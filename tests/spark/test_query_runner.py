@@ -16,6 +16,9 @@ from celery_redis_plus.spark import query_runner
 
 AWAY = "in a task\ncelery_redis_plus.errors.ServerUnreachable: redis://x: Connection refused\n\tat org.apache.spark.x"
 SLOW = "Job aborted: org.apache.spark.SparkException: Python worker failed to connect back."
+#: Of a stream whose planning Python process was killed: the exception has no words.
+UNPLANNED = "[STREAM_FAILED] Query [id = 8d, runId = c3] terminated with exception:  SQLSTATE: XXKST"
+UNSTARTED = "An error occurred while calling o117.load.\n: java.io.EOFException\n\tat java.base/java.io.DataInputStream.readInt"
 WRONG = "celery_redis_plus.errors.AuthenticationFailed: redis://x: wrong password"
 LOST = "celery_redis_plus.errors.EventsLost: queue 'q': 3 events were trimmed"
 
@@ -25,6 +28,12 @@ LOST = "celery_redis_plus.errors.EventsLost: queue 'q': 3 events were trimmed"
     [
         (AWAY, True),
         (SLOW, True),
+        (UNPLANNED, True),
+        (UNSTARTED, True),
+        (UNSTARTED.replace("EOFException", "IOException: Stream closed"), True),
+        (f"{UNPLANNED}\nCaused by: java.io.EOFException\n\tat x", True),
+        (UNPLANNED.replace("exception:  ", "exception: Stream closed "), True),
+        ("[STREAM_FAILED] Query [id = 8d, runId = c3] terminated with exception: no such table SQLSTATE: XXKST", False),
         ("celery_redis_plus.errors.ServerLoading: x: it reads its data", True),
         (WRONG, False),
         (LOST, False),
@@ -35,6 +44,11 @@ LOST = "celery_redis_plus.errors.EventsLost: queue 'q': 3 events were trimmed"
 )
 def test_only_what_passes_by_itself_is_outlived(text, passes):
     assert query_runner.passes(text) is passes
+
+
+@pytest.mark.parametrize("text", [UNPLANNED, UNSTARTED])
+def test_a_python_process_that_was_killed_is_told_in_words(text):
+    assert "was it killed" in query_runner.one_line(text)
 
 
 class Query:

@@ -15,7 +15,7 @@ from tests.support.waiting import wait_until
 
 #: Every process that a job starts has it in its environment, whatever group it moves to.
 MARK = "CRP_TEST_JOB"
-DRIVER, JVM, BOTH = "driver", "JVM", "driver and JVM"
+DRIVER, JVM, BOTH, WORKER = "driver", "JVM", "driver and JVM", "Python worker"
 #: On a machine that has other work.
 PATIENCE_S = 300
 
@@ -61,10 +61,11 @@ class Job:
         wait_until(lambda: condition() or self.process.poll() is not None, PATIENCE_S)
 
     def strike(self, what: str) -> None:
-        """Kill the driver, the JVM or both with SIGKILL."""
+        """Kill the driver, the JVM, both, or the Python processes that the JVM has, with SIGKILL."""
         for pid in self.pids():
-            java = _name(pid) == "java"
-            if (java and what in {JVM, BOTH}) or (pid == self.process.pid and what in {DRIVER, BOTH}):
+            java, driver = _name(pid) == "java", pid == self.process.pid
+            worker = not java and not driver and _name(pid).startswith("python")
+            if (java and what in {JVM, BOTH}) or (driver and what in {DRIVER, BOTH}) or (worker and what == WORKER):
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
 

@@ -19,12 +19,20 @@ from celery_redis_plus.event_log.stream import EventLog
 from celery_redis_plus.spark.manifest import files
 from tests.spark.model import aggregate_in_python
 from tests.support.event_streams import START_MS, add_events, lives
-from tests.support.spark_jobs import BOTH, DRIVER, JVM
+from tests.support.spark_jobs import BOTH, DRIVER, JVM, WORKER
 
 TARGETS = (DRIVER, JVM, BOTH)
 #: How long a job takes until it does something, and a little longer.
 START_S = 20.0
 QUEUES = ("celery", "mail")
+
+
+def survive_workers(job):
+    """Kill the Python processes of a running ingest: it goes on by itself."""
+    before = job.said.count("batch ")
+    job.strike(WORKER)
+    job.until(lambda: job.said.count("batch ") > before + 1)
+    assert job.process.poll() is None, job.said[-2000:]
 
 
 @pytest.fixture
@@ -89,6 +97,8 @@ def test_ingest_stores_each_event_once(  # noqa: PLR0917 - fixtures
         job = start_job(*words, "--engine", "spark", "--batch", "1500", "--interval", "0.5")
         if number % 2 == 0:
             job.until(lambda job=job: "batch" in job.said)
+            survive_workers(job)
+            killed[WORKER] += 1
             time.sleep(source.uniform(0, 4))
         else:
             time.sleep(source.uniform(2, START_S))
