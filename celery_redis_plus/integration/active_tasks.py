@@ -88,7 +88,9 @@ def count_carried(consumer: Any, running: RunningTasks) -> None:
     """Have the prefetch count of a consumer that has started again count what its pool still has of the time before.
 
     Else each lost connection lets the worker claim its whole prefetch beside that: it waits in the pool, and others are idle.
+    Celery 5.6 lowers the count itself, and raises it again with new messages only.
     """
+    worker_compat.restore_prefetch_count(consumer)
     channel = consumer.task_consumer.channel
     services = []
     for broker in channel.brokers:

@@ -45,6 +45,12 @@ CALL_SOON = Internal(
 )
 CONTROL_PANEL = Internal("celery.worker.control", "Panel", "delayed tasks of the broker in `inspect scheduled`")
 CONTROL_COMMANDS = Internal("celery.worker.control:Panel", "data", CONTROL_PANEL.without)
+#: False while Celery takes off the prefetch count what runs since before a connection loss (5.6; 5.7 not with us).
+PREFETCH_RESTORED = Internal(
+    "celery.worker.consumer.consumer:Consumer",
+    "_maximum_prefetch_restored",
+    "undoing that Celery 5.6 lowers the prefetch count after a lost connection: such a worker takes less until its tasks end",
+)
 #: Billiard's pool behind a prefork pool, and its jobs.
 PROCESS_POOL = Internal(
     "celery.concurrency.prefork:TaskPool",
@@ -181,6 +187,14 @@ def share_control_queue(app: Any) -> None:
     if defaults:
         defaults[-1]["control_queue_exclusive"] = False
         MAILBOX_EXCLUSIVE.set(app.control.mailbox, app.conf.control_queue_exclusive)
+
+
+def restore_prefetch_count(consumer: Any) -> None:
+    """Undo that Celery has lowered the prefetch count for the tasks that run since before a connection loss."""
+    if not PREFETCH_RESTORED.of(consumer, True):
+        PREFETCH_RESTORED.set(consumer, True)
+        consumer.qos.value = consumer.initial_prefetch_count = consumer.max_prefetch_count
+        consumer.qos.update()
 
 
 def forget(request: Any) -> None:

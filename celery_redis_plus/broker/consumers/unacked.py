@@ -299,7 +299,7 @@ class UnackedMessages:
         with self._lock:
             if self._unacked.get(unacked.tag) is unacked:
                 del self._unacked[unacked.tag]
-                self._kept.pop(unacked.tag, None)
+                self._end_kept(unacked.tag)
                 if unacked.settlement is Settlement.ACK:
                     self._finished[unacked.tag] = None
                     if len(self._finished) > MAX_FINISHED_TAGS:

@@ -5,6 +5,7 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 
+import celery
 import pytest
 from kombu import Connection, Consumer, Queue
 
@@ -79,6 +80,30 @@ def test_a_worker_claims_no_more_than_its_prefetch_after_lost_connections(pool, 
     assert claimed(redis_client) == 4
     notes.go("hoard")
     assert notes.wait_for("hoard", 12, 20, worker.tail) == {str(number): 1 for number in range(12)}
+
+
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
+def test_a_worker_uses_its_free_places_while_a_task_goes_on_from_before_a_lost_connection(
+    pool, celery_app, celery_worker, notes, redis_client
+):
+    """Celery 5.6 lowers the prefetch count after a lost connection, until new messages come."""
+    if pool == "prefork" and celery.VERSION < (5, 7):
+        pytest.skip("Celery 5.6 forgets with the connection which pool processes are busy, and hands one of them a new task")
+    config = {"task_acks_late": True, "worker_prefetch_multiplier": 1}
+    worker = celery_worker(pool=pool, concurrency=3, config=config)
+    app = celery_app(**config)
+    for name in ("long", "short", "short"):
+        app.send_task("c.wait", [name, "task"])
+    wait_until(lambda: len(notes.started("long") + notes.started("short")) == 3, 15, worker.tail)
+    kill_connections(redis_client)
+    wait_until(lambda: worker.log().count("] celery-redis-plus ") == 2, 15, worker.tail)
+    notes.go("short")
+    for number in range(6):
+        app.send_task("c.note", ["new", str(number)])
+    assert notes.wait_for("new", 6, 15, worker.tail) == {str(number): 1 for number in range(6)}
+    assert notes.done("long") == []
+    notes.go("long")
 
 
 @pytest.mark.sample(1)
