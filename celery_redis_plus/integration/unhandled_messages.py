@@ -17,6 +17,7 @@ from typing import Any
 
 from billiard.einfo import ExceptionInfo
 from billiard.exceptions import SoftTimeLimitExceeded
+from celery.exceptions import WorkerLostError, WorkerShutdown, WorkerTerminate
 from celery.worker.consumer import Gossip
 
 from celery_redis_plus.broker.consumers.last_error import failure_by, text_of
@@ -26,11 +27,18 @@ from celery_redis_plus.transport.kombu_message import Message
 
 logger = logging.getLogger(__name__)
 
+
+class TaskEndedError(Exception):
+    """A task was ended by an error around it; the pool goes on with its next one."""
+
+
 #: Kinds of events that are logged, once each, and characters of a kind.
 MOST_KINDS, LONGEST_KIND = 20, 200
 
 #: So many messages end, and no task begins between them: then something is wrong with the worker, and it ends.
 MOST_IN_A_ROW = 50
+#: What ends a worker, and not one of its tasks.
+ENDS_OF_WORKERS = (WorkerShutdown, WorkerTerminate, KeyboardInterrupt)
 #: What is wrong with the process, and not with a message: all messages would end so.
 PROCESS_ERRORS = (MemoryError, OSError, SoftTimeLimitExceeded)
 #: Where these raise, the pool has the task. Errors there may be the pool's, or its result backend's, which is away.
@@ -48,7 +56,7 @@ def contain_unhandled(consumer: Any) -> None:
     if worker_compat.has_threads(consumer.pool) or consumer.pool.is_green:
         wrap(consumer.pool, "apply_async", _apply_guarded, consumer)
     elif worker_compat.is_solo(consumer.pool):
-        wrap(consumer.pool, "on_apply", _apply_here)
+        wrap(consumer.pool, "on_apply", _apply_here, consumer)
     told: set[str] = set()
     # Of the class: gossip begins to listen before our step begins.
     wrap(Gossip, "on_message", _heard, told)
@@ -69,41 +77,52 @@ def _contained(create: Callable[..., Any], consumer: Any, *args: Any, **named: A
 
 def _apply_guarded(apply: Callable[..., Any], consumer: Any, target: Callable[..., Any], *args: Any, **named: Any) -> Any:
     """Have a thread or a greenlet end the task at which an error is raised around it, and its message."""
+    return apply(_guarded(target, consumer, named), *args, **named)
+
+
+def _apply_here(apply: Callable[..., Any], consumer: Any, target: Callable[..., Any], *args: Any, **named: Any) -> Any:
+    """As `_apply_guarded`, in a solo worker, which goes on."""
+    try:
+        return apply(_guarded(target, consumer, named), *args, **named)
+    except TaskEndedError:
+        return None
+
+
+def _guarded(target: Callable[..., Any], consumer: Any, named: dict[str, Any]) -> Callable[..., Any]:
     request = getattr(named.get("accept_callback"), "__self__", None)
 
     def guarded(*given: Any, **given_named: Any) -> Any:
         try:
             return target(*given, **given_named)
-        except Exception as error:
-            message = getattr(request, "message", None)
-            if isinstance(error, DATA_ERRORS):
-                end_unhandled(message, error, consumer)
-            elif isinstance(message, Message) and not isinstance(error, MemoryError):
-                _fail(request)
-            raise
+        except BaseException as error:
+            if not _end_task(request, error, consumer):
+                raise
+            raise TaskEndedError(repr(error)) from error
 
-    return apply(guarded, *args, **named)
+    return guarded
 
 
-def _apply_here(apply: Callable[..., Any], *args: Any, **named: Any) -> Any:
-    """Have a solo worker go on beside an error that is raised around a task."""
+def _end_task(request: Any, error: BaseException, consumer: Any) -> bool:
+    """End the task around which `error` was raised; return False where it is not a task's, or none that ends one."""
+    message = getattr(request, "message", None)
+    # A greenlet that is killed ends by GreenletExit, which Celery's pools know.
+    if not isinstance(message, Message) or isinstance(error, ENDS_OF_WORKERS) or type(error).__name__ == "GreenletExit":
+        return False
+    if isinstance(error, DATA_ERRORS):
+        return end_unhandled(message, error, consumer)
+    if isinstance(error, MemoryError) or not isinstance(error, Exception):
+        # `sys.exit`, a cancelled coroutine: in prefork they end the process, and are a lost worker.
+        error = WorkerLostError(repr(error)).with_traceback(error.__traceback__)
+    _fail(request, error)
+    return True
+
+
+def _fail(request: Any, error: BaseException) -> None:
+    """End the task of a request with an error, as prefork's main process does."""
     try:
-        return apply(*args, **named)
-    except Exception as error:
-        request = getattr(named.get("accept_callback"), "__self__", None)
-        known = isinstance(getattr(request, "message", None), Message)
-        if not known or isinstance(error, (*DATA_ERRORS, MemoryError)):
-            raise
-        _fail(request)
-        return None
-
-
-def _fail(request: Any) -> None:
-    """End the task of a request with the exception that is handled, as prefork's main process does."""
-    try:
-        request.on_failure(ExceptionInfo())
-    except Exception as error:  # noqa: BLE001 - of any result backend
-        logger.warning("the failure of task %r cannot be noted: %s", request.id, error, extra={"task_id": request.id})
+        request.on_failure(ExceptionInfo((type(error), error, error.__traceback__)))
+    except Exception as unnoted:  # noqa: BLE001 - of any result backend
+        logger.warning("the failure of task %r cannot be noted: %s", request.id, unnoted, extra={"task_id": request.id})
     if not request.message.acknowledged:
         request.reject(requeue=True)
 

@@ -9,6 +9,7 @@ import gc
 import os
 import signal
 import time
+from asyncio import CancelledError
 from typing import Any
 
 import redis
@@ -43,6 +44,14 @@ def wait(name: str, entry: str, limit_s: float = 60.0) -> None:
         while not client.exists(f"{name}:go") and time.monotonic() < deadline:
             time.sleep(0.02)
         client.rpush(f"{name}:done", entry)
+
+
+@shared_task(name="c.leave")
+def leave(name: str, entry: str) -> None:
+    """Note the start, and raise what is no Exception, as `sys.exit` and a cancelled coroutine do."""
+    with journal() as client:
+        client.rpush(f"{name}:started", entry)
+    raise CancelledError
 
 
 @shared_task(name="c.die")

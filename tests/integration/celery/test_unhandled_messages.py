@@ -117,6 +117,22 @@ def test_a_worker_goes_on_when_results_could_not_be_stored(pool, server, celery_
     assert redis_client.zcard("dead:{celery}") == 0
 
 
+@pytest.mark.sample(2)
+@pytest.mark.parametrize("pool", ["threads", "solo", "gevent", pytest.param("eventlet", marks=pytest.mark.weekly)])
+def test_a_worker_goes_on_when_a_task_raises_what_is_no_exception(pool, celery_app, celery_worker, notes, redis_client):
+    """In prefork it is a lost worker. In threads and greenlets such tasks stayed active, and their worker without a place."""
+    config = {"task_acks_late": True, "worker_prefetch_multiplier": 1}
+    app = celery_app(**config)
+    for number in range(2):
+        app.send_task("c.leave", ["gone", str(number)])
+    for number in range(2):
+        app.send_task("c.note", ["after", str(number)])
+    worker = celery_worker(pool=pool, concurrency=2, config=config)
+    assert notes.wait_for("after", 2, 20, worker.tail) == {"0": 1, "1": 1}
+    assert sorted(notes.started("gone")) == ["0", "1"]
+    wait_until(lambda: not redis_client.exists("messages_index:{celery}", "queue:{celery}", "dead:{celery}"), 10, worker.tail)
+
+
 def test_a_worker_ends_where_nothing_can_be_handled(producer, celery_app, celery_worker, notes):
     """What is wrong is not the messages then, and they must not all become dead letters."""
     app = celery_app()
