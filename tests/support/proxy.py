@@ -17,6 +17,9 @@ CHUNK = 65_536
 #: Closes with a reset instead of an end of file.
 RESET = struct.pack("ii", 1, 0)
 
+#: Rounds of the loop from an accepted connection to its service.
+ROUNDS_OF_ACCEPTING = 5
+
 #: Seconds for what a killed client had sent.
 LAST_WORDS_S = 5.0
 
@@ -172,6 +175,9 @@ class Proxy:
     async def _end(self) -> None:
         if self._listener is not None:
             self._listener.close()
+        # What was accepted just now is served first: a connection whose task is cancelled before that is never closed.
+        for _ in range(ROUNDS_OF_ACCEPTING):
+            await asyncio.sleep(0)
         self._reset()
         others = asyncio.all_tasks() - {asyncio.current_task()}
         for task in others:
