@@ -66,7 +66,8 @@ class limit:  # noqa: N801 - used as a function is, like `contextlib.suppress`
             with channel_of(self._app) as channel:
                 broker = channel.of_queue(self._queue) if self._queue else channel.all_brokers()[0]
                 session = broker.session
-                wait_s = take(session.commands, session.keys, self._limiter, self._taker)
+                patience_s = None if deadline is None else deadline - time.monotonic()
+                wait_s = take(session.commands, session.keys, self._limiter, self._taker, patience_s)
             if not wait_s:
                 return self
             left_s = wait_s if deadline is None else deadline - time.monotonic()

@@ -3,7 +3,7 @@
 
 -- KEYS of its own  limiter_bucket (string)  limiter_window (zset)  limiter_places (zset)  limiters (zset)  limiter_rules (hash)
 --       limiter_queues (zset)  limited (zset)  limited_until (zset)  held (zset)  queue (zset)  delayed (zset)  messages_index (zset, read)
---       message (prefix of a hash)  wakeup (zset)  meta (hash)  schedule_wakeup (zset)
+--       message (prefix of a hash)  wakeup (zset)  meta (hash)  schedule_wakeup (zset)  consumers (zset, read)
 -- Limiters (docs/design/0024-limiters.md). A message names its limiter, its rule, its key and its cost in one text, such as
 -- `stripe:100/s burst=20 cost=3 key=c7`; what is limited together is its id, `stripe:c7`. A claim asks the limiter for each such message
 -- that it comes by. One that is refused goes to `held`, tag -> place, and stands in `limited`: id, NUL, place in 16 digits, tag, all with
@@ -24,6 +24,8 @@ local function limiters()
   local PACE_MS = 20
   -- As `x-rate-limit`: tokens of a tenth of a second, and one at least.
   local BURST_MS = 100
+  -- For how long (ms) tokens are booked for who has asked, and when he is to ask again.
+  local BOOKED_MS, ASK_AGAIN_MS = 2500, 1000
   -- For how long (ms) a bucket is remembered that is full again.
   local KEPT_MS = 60000
   local UNITS = { s = 1000, m = 60000, h = 3600000 }
@@ -115,7 +117,8 @@ local function limiters()
 
   -- How many tokens a bucket has now. Where the clock went back, time begins anew, and nobody gets more. Then: whether it did, whether the
   -- bucket is new, and its booking. Who needs several tokens books them, where others take one after the other as they come: nobody else
-  -- has them then, until `till`. Once it has them, `cost` is 0: it may not book again before `till`, so that others have as many.
+  -- has them then, until `till`, soon after it has last asked. Once it has them, `cost` is 0: it may not book again before `till`, so
+  -- that others have as many.
   local function tokens_in(key, rule, now)
     local tokens, at, booked = string.match(redis.call('GET', key) or '', '^(%S+) (%S+)(.*)$')
     if not (tonumber(tokens) and tonumber(at)) then return rule.burst, false, true end
@@ -160,7 +163,8 @@ local function limiters()
   end
 
   -- Each kind of rule: how long `cost` more has to wait (ms; 0: not at all) behind `spent`, which others are to have first; when it is worth
-  -- a look; and what `take` has to know. `who` asks: a queue's first message, or tasks of one cost that wait in `with limit`.
+  -- a look; and what `take` has to know. `who` asks: a queue's first message, or tasks of one cost that wait in `with limit`; `books`: for how
+  -- long (ms) it would wait at most, false where it books nothing.
   local function wait_for_places(q, limiter, rule, spent)
     local key = key_of(q, 'limiter_places', limiter)
     local has = redis.call('ZCARD', key)
@@ -188,10 +192,15 @@ local function limiters()
     if booking and not mine then spent = spent + booking.cost end
     if tokens - spent >= wanted - TOLERANCE then return 0, 0, is_new, tokens, booking end
     local worth = math.max(wanted, math.min(rule.burst, rule.rate * PACE_MS))
-    local wait = (wanted - tokens + spent) / rule.rate
-    local may_book = not booking or (mine and booking.cost > 0 and booking.cost < wanted) or (not mine and booking.cost == 0)
-    if books and wanted > 1 and may_book then put_tokens(key, rule, tokens, now, { cost = wanted, till = now + wait + LOOK_AGAIN_MS, who = who }) end
-    return wait, (worth - tokens + spent) / rule.rate
+    local wait, look = (wanted - tokens + spent) / rule.rate, (worth - tokens + spent) / rule.rate
+    if wanted > 1 and books and wait <= books then
+      if not booking or mine == (booking.cost > 0) then put_tokens(key, rule, tokens, now, { cost = wanted, till = now + BOOKED_MS, who = who }) end
+      look = math.min(look, ASK_AGAIN_MS)
+    elseif booking and not mine then
+      -- It may not be renewed.
+      look = math.min(look, ASK_AGAIN_MS)
+    end
+    return wait, look
   end
 
   local function wait_for(q, limiter, spent, who, books)
@@ -264,7 +273,7 @@ local function limiters()
     end
     -- Who waits already and was first goes first.
     local behind = first and (first[1] < place or (first[1] == place and first[2] < tag))
-    local wait, worth, is_new, tokens, booking = wait_for(q, limiter, 0, q.rest, not behind)
+    local wait, worth, is_new, tokens, booking = wait_for(q, limiter, 0, q.rest, not behind and math.huge)
     if not behind and wait == 0 then
       take(q, limiter, tag .. '\0' .. q.rest, q.rest, is_new, tokens, booking)
       return true
@@ -302,7 +311,9 @@ local function limiters()
       local fields = waiting(q, tag, place)
       local limiter = fields and read(fields[1])
       if limiter then
-        local wait, worth = wait_for(q, limiter, spent, q.rest, false)
+        -- A queue without consumers, or that is paused, keeps no tokens from others.
+        local asks = spent == 0 and redis.call('EXISTS', q.prefix .. 'consumers:' .. q.rest) == 1 and not redis.call('HGET', meta, 'paused')
+        local wait, worth = wait_for(q, limiter, spent, q.rest, asks and math.huge)
         if wait > 0 then
           look = worth
           break

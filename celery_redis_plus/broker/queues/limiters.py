@@ -135,18 +135,20 @@ def set_limiter_rule(commands: CommandConnection, keys: Keys, limiter: str, rule
     _set(commands, keys, limiter, "", "" if rule is None else str(rule))
 
 
-def take(commands: CommandConnection, keys: Keys, limiter: Limiter, taker: bytes) -> float:
+def take(commands: CommandConnection, keys: Keys, limiter: Limiter, taker: bytes, patience_s: float | None = None) -> float:
     """Take of a limiter what it asks for; return 0, or after how many seconds there may be room.
 
-    Raises as `CommandConnection.call` does.
+    Several tokens are booked for whom asks again within `patience_s` seconds (None: as long as it takes). Raises as
+    `CommandConnection.call` does.
     """
-    waits = commands.call(script("take_limiter"), [keys.limiter_rules], encode_name(str(limiter)), taker, 0)
+    patience_ms = "" if patience_s is None else str(max(0, round(patience_s * 1000)))
+    waits = commands.call(script("take_limiter"), [keys.limiter_rules], encode_name(str(limiter)), taker, 0, patience_ms)
     return int(waits) / 1000
 
 
 def give_back(commands: CommandConnection, keys: Keys, limiter: Limiter, taker: bytes) -> None:
     """Give back the place of a concurrency. Raises as `CommandConnection.call` does."""
-    commands.call(script("take_limiter"), [keys.limiter_rules], encode_name(str(limiter)), taker, 1)
+    commands.call(script("take_limiter"), [keys.limiter_rules], encode_name(str(limiter)), taker, 1, "")
 
 
 def waiting_longer(commands: CommandConnection, keys: Keys, queue: str, seconds: float) -> int:

@@ -115,6 +115,33 @@ def test_a_costly_message_is_not_starved_by_another_queues_cheap_ones(channel):
     assert get_until(channel, 1) == ["4"]
 
 
+def test_every_costly_message_gets_its_tokens_beside_cheap_ones(connect):
+    cheap, costly = connect().channel(), connect().channel()
+    declare(cheap, "q", "r")
+    publish(cheap, "q", *map(str, range(300)), headers=limited("a:20/s burst=10"))
+    publish(cheap, "r", "c1", "c2", "c3", headers=limited("a:20/s burst=10 cost=10"))
+    others, inbox = Inbox(cheap, "q", prefetch=4), Inbox(costly, "r", prefetch=1)
+
+    def all_came():
+        others.pump(0.01)
+        inbox.pump(0.01)
+        return len(inbox.bodies) == 3
+
+    wait_until(all_came, 20, lambda: f"{inbox.bodies} {len(others.bodies)}")
+    assert len(others.bodies) < 200
+
+
+def test_tokens_are_booked_as_long_as_somebody_asks_for_them(channel):
+    declare(channel, "q", "r")
+    publish(channel, "q", "all", headers=limited("a:2/s burst=40 cost=40"))
+    publish(channel, "r", "costly", headers=limited("a:2/s burst=40 cost=40"))
+    assert get(channel, 1) + get(channel, 1, "r") == ["all", None]
+    channel.queue_purge("r")
+    publish(channel, "q", "cheap", headers=limited("a:2/s burst=40"))
+    # Twenty seconds, were they booked until the costly one would have had them.
+    assert get_until(channel, 1) == ["cheap"]
+
+
 def test_places_of_vanished_messages_are_found_among_many(channel, redis_client):
     declare(channel, "q")
     limiter = Limiter.parse("a:concurrency=51")
