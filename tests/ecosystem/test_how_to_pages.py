@@ -188,14 +188,6 @@ def consumers(reader: PageReader) -> Iterator[None]:
     assert "goes on" in reader.output("celery-redis-plus resume celery")
 
 
-@story("flow-control.md")
-def flow_control(reader: PageReader) -> Iterator[None]:
-    reader.before["celery-redis-plus counters orders mails"] = lambda: _declare(reader, "orders", "mails")
-    yield
-    # "With --json, each queue is one line."
-    assert json.loads(reader.output("celery-redis-plus counters --json orders"))["queue"] == "orders"
-
-
 @story("django.md")
 def django(reader: PageReader) -> Iterator[None]:
     (reader.folder / "shop.py").unlink()
