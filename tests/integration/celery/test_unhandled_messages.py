@@ -12,7 +12,7 @@ import pytest
 from celery_redis_plus.broker.dead_letters.store import DeadLetters
 from celery_redis_plus.errors import CeleryRedisPlusError
 from celery_redis_plus.integration.unhandled_messages import MOST_IN_A_ROW
-from tests.support.proxy import Proxy
+from tests.support.servers import new_server
 from tests.support.waiting import wait_until
 
 #: Values of a header `id`, `task` and so on, and of the parts of a body.
@@ -96,21 +96,21 @@ def test_a_worker_goes_on_beside_every_odd_task(pool, acks_late, producer, celer
 
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("pool", ["threads", "solo", "gevent", "prefork", pytest.param("eventlet", marks=pytest.mark.weekly)])
-def test_a_worker_goes_on_when_results_could_not_be_stored(pool, server, celery_app, celery_worker, notes, redis_client):
+def test_a_worker_goes_on_when_results_could_not_be_stored(pool, celery_app, celery_worker, notes, redis_client):
     """In threads and greenlets such tasks stayed active, their messages unacked, and the worker without a place for others."""
-    with Proxy(lambda: server.port) as proxy:
-        away = {"result_backend": proxy.url(2, scheme="redis"), "task_acks_late": True, "worker_prefetch_multiplier": 1}
+    with new_server() as results:
+        away = {"result_backend": results.url(0, "redis"), "task_acks_late": True, "worker_prefetch_multiplier": 1}
         config = {**away, "result_backend_transport_options": {"retry_policy": {"max_retries": 1, "timeout": 1}}}
         worker = celery_worker(pool=pool, concurrency=2, config=config)
         app = celery_app()
         for number in range(2):
             app.send_task("c.wait", ["away", str(number)])
         wait_until(lambda: len(notes.started("away")) == (1 if pool == "solo" else 2), 20, worker.tail)
-        proxy.refuse()
+        results.kill()
         notes.go("away")
         notes.wait_for("away", 2, 30, worker.tail)
         wait_until(lambda: not redis_client.exists("messages_index:{celery}", "queue:{celery}"), 30, worker.tail)
-        proxy.heal()
+        results.start()
         for number in range(4):
             app.send_task("c.note", ["after", str(number)])
         assert notes.wait_for("after", 4, 30, worker.tail) == {str(number): 1 for number in range(4)}
