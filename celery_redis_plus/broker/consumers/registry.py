@@ -174,7 +174,7 @@ class Consumers:
             *("tag", consumer.tag, "process", self._process, "host", socket.gethostname(), "pid", os.getpid()),
             *("state", consumer.state(), "timeout", self._timeout_ms),
         )
-        deadline = time.monotonic() + DEAD_WITHIN_S
+        deadline, looks_again = time.monotonic() + DEAD_WITHIN_S, have_ended is not None
         while True:
             answer, *processes = self._commands.call(
                 script("register_consumer"), self._keys.queue(consumer.queue).consumer_keys,
@@ -182,10 +182,13 @@ class Consumers:
             )  # fmt: skip
             if answer not in REFUSALS:
                 return bool(answer == b"restricted")
-            waits = processes and have_ended is not None and have_ended([*map(bytes.decode, processes)])
-            if not waits or time.monotonic() > deadline:
+            waits = bool(processes) and have_ended is not None and have_ended([*map(bytes.decode, processes)])
+            if not (waits or looks_again) or time.monotonic() > deadline:
                 break
-            time.sleep(TRY_AGAIN_S)
+            # Of one that was put away after the refusal nothing can be told, and it is in the way no more.
+            looks_again = waits
+            if waits:
+                time.sleep(TRY_AGAIN_S)
         error = ResourceLocked if answer == b"locked" else AccessRefused
         raise error(f"queue {consumer.queue!r} {REFUSALS[answer]}")
 

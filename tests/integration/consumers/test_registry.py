@@ -11,7 +11,7 @@ import pytest
 from celery_redis_plus import clock
 from celery_redis_plus.admin.broker_admin import BrokerAdmin
 from celery_redis_plus.broker.consumers.registry import INTERESTED, NOT_INTERESTED, Consumer, Consumers
-from celery_redis_plus.errors import QueueNotFound
+from celery_redis_plus.errors import AccessRefused, QueueNotFound
 from celery_redis_plus.keys import Keys
 from tests.support.inbox import Inbox, declare, publish
 from tests.support.waiting import wait_until
@@ -124,6 +124,23 @@ def crowd(channel, redis_client):
     redis_client.hset("meta:{q}", mapping={"active": "dead00.1", "activations": 1})
     wait_until(lambda: datetime.now(UTC).timestamp() * 1000 >= now_ms + 500)
     return Consumers(channel.session.commands, channel.session.keys, process="mine", timeout_s=60)
+
+
+def test_one_that_is_put_away_after_its_refusal_is_in_the_way_no_more(connect):
+    channel = connect().channel()
+    declare(channel, "q")
+    other, mine = (Consumers(channel.session.commands, channel.session.keys, process=name, timeout_s=60) for name in "ab")
+    other.join(Consumer("a.1", "q", "1", exclusive=True))
+
+    def put_away(processes):
+        """As the leader does with a lost process, whose record is gone then."""
+        assert processes == ["a"]
+        other.leave("q", "a.1")
+        return False
+
+    assert mine.join(Consumer("b.1", "q", "2"), have_ended=put_away) is False
+    with pytest.raises(AccessRefused, match="has consumers"):
+        other.join(Consumer("a.2", "q", "3", exclusive=True), have_ended=lambda _: False)
 
 
 def test_a_crowd_of_dead_ones_does_not_get_the_queue_one_after_the_other(crowd, redis_client):
