@@ -52,28 +52,20 @@ class SharedQoS(QoS):
         """The records of what is delivered and not settled in any shard."""
         return {unacked.tag: unacked for part in self._parts() for unacked in part.unsettled()}
 
-    def count(self) -> int:
-        """Return how many messages are delivered and not settled."""
+    @property
+    def delivered_count(self) -> int:
+        """How many messages are delivered and not settled."""
         return sum([part.delivered_count for part in self._parts()])
-
-    def counted(self) -> int:
-        """Return how many messages count against the prefetch count."""
-        return self.count() + (0 if self.count_carried is None else self.count_carried())
 
     @property
     def busy(self) -> bool:
         """Whether something is delivered and not settled."""
-        return self.count() > 0
+        return self.delivered_count > 0
 
     def can_consume(self) -> bool:
         """Return whether one more message may be delivered."""
         limit = self.prefetch_count
         return not self.suspended and (not limit or self.counted() < limit)
-
-    def can_consume_max_estimate(self) -> int | None:
-        """Return how many more messages may be delivered; None is no limit."""
-        limit = self.prefetch_count
-        return max(limit - self.counted(), 0) if limit else None
 
     def claimable(self, most: int) -> int:
         """Return how many messages, at `most`, a claim may take beside those that all shards have."""
@@ -87,7 +79,7 @@ class SharedQoS(QoS):
         # Behind the others, also where it was delivered before: `multiple` settles what came earlier.
         self._order.pop(tag, None)
         self._order[tag] = part
-        if len(self._order) > 2 * self.count() + 100:
+        if len(self._order) > 2 * self.delivered_count + 100:
             unsettled = self._delivered
             self._order = {
                 known: by for known, by in self._order.items() if known in unsettled or (not by.is_open and by.knows(known))

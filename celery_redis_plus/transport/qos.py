@@ -58,7 +58,7 @@ class QoS(virtual.QoS):
 
     def counted(self) -> int:
         """Return how many messages count against the prefetch count."""
-        return len(self._delivered) + (0 if self.count_carried is None else self.count_carried())
+        return self.delivered_count + (0 if self.count_carried is None else self.count_carried())
 
     @property
     def delivered_count(self) -> int:
