@@ -56,7 +56,7 @@ def contain_unhandled(consumer: Any) -> None:
     if worker_compat.has_threads(consumer.pool) or consumer.pool.is_green:
         wrap(consumer.pool, "apply_async", _apply_guarded, consumer)
     elif worker_compat.is_solo(consumer.pool):
-        wrap(consumer.pool, "on_apply", _apply_here, consumer)
+        wrap(consumer.pool, "on_apply", _apply_guarded, consumer)
     told: set[str] = set()
     # Of the class: gossip begins to listen before our step begins.
     wrap(Gossip, "on_message", _heard, told)
@@ -76,19 +76,7 @@ def _contained(create: Callable[..., Any], consumer: Any, *args: Any, **named: A
 
 
 def _apply_guarded(apply: Callable[..., Any], consumer: Any, target: Callable[..., Any], *args: Any, **named: Any) -> Any:
-    """Have a thread or a greenlet end the task at which an error is raised around it, and its message."""
-    return apply(_guarded(target, consumer, named), *args, **named)
-
-
-def _apply_here(apply: Callable[..., Any], consumer: Any, target: Callable[..., Any], *args: Any, **named: Any) -> Any:
-    """As `_apply_guarded`, in a solo worker, which goes on."""
-    try:
-        return apply(_guarded(target, consumer, named), *args, **named)
-    except TaskEndedError:
-        return None
-
-
-def _guarded(target: Callable[..., Any], consumer: Any, named: dict[str, Any]) -> Callable[..., Any]:
+    """Have a thread, a greenlet or a solo worker end the task at which an error is raised around it, and its message."""
     request = getattr(named.get("accept_callback"), "__self__", None)
 
     def guarded(*given: Any, **given_named: Any) -> Any:
@@ -99,7 +87,11 @@ def _guarded(target: Callable[..., Any], consumer: Any, named: dict[str, Any]) -
                 raise
             raise TaskEndedError(repr(error)) from error
 
-    return guarded
+    try:
+        return apply(guarded, *args, **named)
+    except TaskEndedError:
+        # Solo, whose loop goes on.
+        return None
 
 
 def _end_task(request: Any, error: BaseException, consumer: Any) -> bool:
