@@ -13,7 +13,7 @@ from celery.exceptions import WorkerShutdown, WorkerTerminate
 from celery_redis_plus import clock
 from celery_redis_plus.integration import worker_compat
 from celery_redis_plus.integration.patching import wrap
-from celery_redis_plus.integration.prefork_pool import copied, messages_in
+from celery_redis_plus.integration.prefork_pool import messages_in
 from celery_redis_plus.transport.compat import decoded_body
 from celery_redis_plus.transport.kombu_message import Message
 
@@ -143,4 +143,4 @@ def _is_active(message: Any) -> bool:
     if request is not None and request.message is message:
         return request in worker_compat.active_requests()
     # The first protocol has its id in the body; and two messages may have one id, after a retry.
-    return any(request.message is message for request in copied(worker_compat.active_requests()))
+    return any(request.message is message for request in worker_compat.active_requests())

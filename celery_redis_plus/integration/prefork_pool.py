@@ -57,7 +57,7 @@ def _is_on_its_way(job: Any) -> bool:
 
 
 def copied(members: Iterable[Any]) -> list[Any]:
-    """Return the members of a set or dict that another thread may change meanwhile."""
+    """Return the members of a dict that another thread may change meanwhile."""
     while True:
         try:
             return list(members)

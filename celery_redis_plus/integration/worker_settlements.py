@@ -37,7 +37,7 @@ def _settle_here(token: str, how: str, *, delay_ms: int | None = None, error: st
     """Settle a delivery that this process holds. Raises NotSettled where it does not any more."""
     message = _message(token)
     settled = message is not None and message.settle_for_task(how, delay_ms=delay_ms, error=error)
-    for request in (*copied(worker_compat.active_requests()), *copied(worker_compat.requests().values())):
+    for request in (*worker_compat.active_requests(), *copied(worker_compat.requests().values())):
         if message is not None and request.message is message:
             # For Celery: neither is it settled again, nor is the task ended when the connection is lost.
             request.acknowledged = True
