@@ -13,7 +13,7 @@ from celery_redis_plus.keys import decode_name, encode_name, hash_tag
 from celery_redis_plus.scripts import script
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from celery_redis_plus.connection.command_connection import CommandConnection
     from celery_redis_plus.keys import Keys
@@ -124,15 +124,20 @@ def set_limiter_rule(commands: CommandConnection, keys: Keys, limiter: str, rule
         InvalidArgument: as `hold`; or its messages say a rule of the other kind, which that would not replace: a rate counts what
             has passed, a concurrency what is in work.
     """
-    counts_work = rule is not None and rule.shape == "concurrency"
-    for state in read_limiters(commands, keys) if rule is not None else ():
+    if rule is not None:
+        _check_kind(limiter, rule, read_limiters(commands, keys))
+    _set(commands, keys, limiter, "", "" if rule is None else str(rule))
+
+
+def _check_kind(limiter: str, rule: LimiterRule, known: Iterable[LimiterState]) -> None:
+    counts_work = rule.shape == "concurrency"
+    for state in known:
         is_it = limiter in {state.limiter, state.limiter.partition(":")[0]}
         if is_it and (LimiterRule.parse(state.rule).shape == "concurrency") != counts_work:
             allowed = "a rate, such as '50/s burst=10'" if counts_work else "a concurrency, such as 'concurrency=4'"
             raise InvalidArgument(
-                f"rule {str(rule)!r} of limiter {limiter!r:.100}, whose messages say {state.rule!r}; allowed: {allowed}"
+                f"rule '{rule}' of limiter {limiter!r:.100}, whose messages say {state.rule!r}; allowed: {allowed}"
             )
-    _set(commands, keys, limiter, "", "" if rule is None else str(rule))
 
 
 def take(commands: CommandConnection, keys: Keys, limiter: Limiter, taker: bytes, patience_s: float | None = None) -> float:
