@@ -291,7 +291,7 @@ class MaintenanceService:
                     self._pause(LONGEST_BACKOFF_S)
                 else:
                     backoff_s = FIRST_BACKOFF_S
-                if self._consumes() or len(self.unacked_messages) or self.unacked_messages.waiting:
+                if self._has_work():
                     idle_since = None
                 else:
                     idle_since = idle_since or clock.now_s()
@@ -317,6 +317,9 @@ class MaintenanceService:
             if self._thread is threading.current_thread():
                 self._thread = None
             return True
+
+    def _has_work(self) -> bool:
+        return bool(self._consumes() or len(self.unacked_messages) or self.unacked_messages.waiting)
 
     def _consumes(self) -> bool:
         """Return whether this process consumes, waits for what a lost one has, or has another reason to do the maintenance."""
@@ -346,7 +349,8 @@ class MaintenanceService:
         return self._wakeups.wait(max(0.0, min(due_at - clock.now_s(), MAX_IDLE_S)), self._swept)
 
     def _note_unreachable(self, error: Exception | None) -> None:
-        if self._reachable and error is not None and not self._stopping:
+        # A process that has ended its work with a broker misses nothing when that goes away.
+        if self._reachable and error is not None and not self._stopping and self._has_work():
             self._reachable = False
             logger.warning("heartbeats and timers: the broker is unreachable (%s); trying again", error)
         self.tasks.commands.abort()

@@ -91,12 +91,20 @@ def test_a_stop_does_not_wait_for_the_next_try(service, connector, monkeypatch):
 
 
 def test_an_unreachable_server_is_tried_again_and_logged_once(service, connector, caplog):
+    service.watched.add("q", "session", None)
     with caplog.at_level(logging.INFO, LOGGER):
         service.start()
         wait_until(lambda: connector.tries > 3)
     assert [record.getMessage() for record in caplog.records] == [
         "heartbeats and timers: the broker is unreachable (nobody listens); trying again"
     ]
+
+
+def test_a_server_that_goes_away_when_nothing_is_consumed_is_not_logged(service, connector, caplog):
+    with caplog.at_level(logging.INFO, LOGGER):
+        service.start()
+        wait_until(lambda: connector.tries > 3)
+    assert not caplog.records
 
 
 def test_a_defect_of_a_task_is_logged_counted_and_does_not_end_the_thread(service, connector, caplog, monkeypatch):
