@@ -13,8 +13,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 from redis import __version__ as redis_version
+from redis._parsers.encoders import Encoder
 from redis.backoff import NoBackoff
-from redis.connection import AbstractConnection, Connection, SSLConnection, UnixDomainSocketConnection
+from redis.connection import AbstractConnection, Connection, PythonRespSerializer, SSLConnection, UnixDomainSocketConnection
 from redis.exceptions import NoPermissionError, ResponseError
 from redis.retry import Retry
 
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+#: Bytes from which redis-py sends an argument as a piece of its own, as it does by itself.
+_PIECE_BYTES = 6000
 #: What this process has found out of servers so far. A Connector can be given another one.
 PROCESS_CHECK = ServerCheck()
 
@@ -185,6 +188,8 @@ class Connector:
             "retry": Retry(NoBackoff(), 0),
             "retry_on_timeout": False,
             "health_check_interval": 0,
+            # Not hiredis': `protocol.py` says why.
+            "command_packer": PythonRespSerializer(_PIECE_BYTES, Encoder("utf-8", "strict", decode_responses=False).encode),
             "socket_timeout": patience,  # for the handshake, see _set_timeout
             "socket_connect_timeout": patience,
             **_version_dependent(),

@@ -1,7 +1,7 @@
 """Packs and sends commands in RESP, and reads replies, by hiredis where it can be imported, else by redis-py's parser in Python.
 
-redis-py's own call into hiredis looks at every argument in Python first, which costs three times the packing (13 against 4 µs for
-a publish); our commands hold only bytes, str, int and float, which need no look. Its way to a reply leads through three functions
+redis-py's own call into hiredis looks at every argument twice in Python first, which costs three times the packing (13 against
+4 µs for a publish); our commands hold only bytes, str, int and float. Its way to a reply leads through three functions
 for protocols, encodings and timeouts which we do not use; the short way costs a publish 2.2 of 49 µs less
 (docs/design/0002-claim-and-wait.md).
 
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from redis.connection import Connection
 
 Pack = Callable[[tuple[Any, ...]], bytes]
+#: Types of arguments that hiredis packs as they are.
+TEXTS = (bytes, str)
 
 
 def pack_in_python(arguments: tuple[Any, ...]) -> bytes:
@@ -41,8 +43,14 @@ def _best() -> Pack:
         from hiredis import pack_command
     except ImportError:
         return pack_in_python
-    best: Pack = pack_command
-    return best
+
+    def pack(arguments: tuple[Any, ...]) -> bytes:
+        # Asked for the text of a number, hiredis 3.5 does not see that a signal's handler has raised meanwhile, and ends the
+        # process (https://github.com/redis/hiredis-py/blob/master/src/pack.c, PyObject_Repr).
+        packed: bytes = pack_command(tuple([one if isinstance(one, TEXTS) else repr(one) for one in arguments]))
+        return packed
+
+    return pack
 
 
 #: Returns a command, given as a tuple of bytes, str, int and float, as one RESP array.

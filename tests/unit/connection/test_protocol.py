@@ -1,8 +1,13 @@
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
+
 import pytest
 
 from celery_redis_plus.connection.protocol import pack_call, pack_command, pack_in_python
+from tests.support.workers import ROOT
 
 COMMANDS = [
     (b"PING",),
@@ -16,6 +21,24 @@ COMMANDS = [
 def test_hiredis_and_python_pack_alike(command):
     pytest.importorskip("hiredis")
     assert pack_command(command) == pack_in_python(command)
+
+
+class Interrupted(float):
+    """A number whose text is asked for when a signal's handler raises."""
+
+    def __repr__(self):
+        raise KeyboardInterrupt
+
+
+def test_a_signal_in_the_text_of_a_number_raises():
+    # In a process of its own: hiredis would end this one.
+    code = (
+        "from celery_redis_plus.connection.protocol import pack_command\n"
+        "from tests.unit.connection.test_protocol import Interrupted\n"
+        "pack_command((b'SET', b'key', Interrupted()))"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr.splitlines()[-1]) == (-signal.SIGINT, "KeyboardInterrupt")
 
 
 def test_the_form_is_that_of_the_protocol():
