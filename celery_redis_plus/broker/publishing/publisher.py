@@ -376,10 +376,11 @@ class Publisher:
 def stage(commands: CommandConnection, keys: QueueKeys, name: bytes, body: bytes) -> bytes:
     """Put a large body beside the scripts under a `name` of its own; return its key, for the script that takes it over.
 
-    The key expires by itself if we die before. Raises as `CommandConnection.ask`.
+    The key expires by itself if we die before, also where the connection ends in the midst of the body. Raises as
+    `CommandConnection.ask`.
     """
     key = keys.message + STAGED + name
-    commands.ask([("HSET", key, "body", body), ("PEXPIRE", key, STAGED_TTL_MS)])
+    commands.ask([("HSET", key, "body", b""), ("PEXPIRE", key, STAGED_TTL_MS), ("HSET", key, "body", body)])
     return key
 
 

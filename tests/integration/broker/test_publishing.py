@@ -8,9 +8,11 @@ from redis.exceptions import ResponseError
 
 from celery_redis_plus import clock
 from celery_redis_plus.broker.publishing.attempt import PublishAttempt
+from celery_redis_plus.broker.publishing.publisher import stage
 from celery_redis_plus.errors import OutcomeUnknown, QueueNotFound, ServerUnreachable
 from celery_redis_plus.scripts import script
 from celery_redis_plus.stored_message import LARGE_BODY, Outgoing
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture
@@ -141,6 +143,17 @@ def test_a_staged_body_that_has_gone_is_refused_and_its_retry_is_not_taken_for_a
     assert broker.commands.call(script("publish"), call_keys, b"{}", 255, 0, 1, 1, 60_000, "")
     assert broker.queues.sizes("q").ready == 1
     broker.check()
+
+
+def test_a_staged_body_expires_where_the_connection_ends_in_the_midst_of_it(broker, monkeypatch):
+    def send_a_part(connection, packed):
+        connection._sock.sendall(packed[:-1])  # noqa: SLF001
+        raise ServerUnreachable("cut off")
+
+    monkeypatch.setattr("celery_redis_plus.connection.command_connection.send", send_a_part)
+    with pytest.raises(ServerUnreachable):
+        stage(broker.commands, broker.keys.queue("q"), b"P.1", b"x" * 100_000)
+    wait_until(lambda: broker.client.pttl("message:{q}:staged.P.1") > 0)
 
 
 def test_publishing_sends_the_wakeup_and_a_delayed_message_the_schedule_wakeup(broker):
