@@ -202,6 +202,8 @@ class PersistentConnection:
             try:
                 connection = self._open_anew(now)
             except BaseException:
+                # An interrupt may leave it half set up.
+                self._disconnect()
                 # What it raises leaves here as that of an open connection does, so its user ends in the same way.
                 self.on_failure()
                 raise
@@ -242,10 +244,7 @@ class PersistentConnection:
         except ResponseError:
             # Not permitted, or renamed.
             self.client_id = None
-        except BaseException as error:
-            self._disconnect()
-            if not isinstance(error, Exception):
-                raise
+        except Exception as error:
             raise self._translated(error) from error
 
     def _log_in_again(self, connection: Connection) -> None:
@@ -290,6 +289,10 @@ class PersistentConnection:
                 dead = self._read() != b"PONG"
         except Exception:  # noqa: BLE001 - any failure of an idle connection means the same
             dead = True
+        except BaseException:
+            # The reply to the PING would be taken for that of the next command.
+            self._disconnect()
+            raise
         if dead:
             self._disconnect()
 

@@ -7,6 +7,8 @@ from contextlib import contextmanager
 
 import pytest
 
+from celery_redis_plus.connection import persistent_connection
+
 pytestmark = pytest.mark.server
 
 #: A reply that takes half a second; the handler runs after 0.1 s.
@@ -67,6 +69,29 @@ def test_what_is_posted_within_a_call_is_answered_before_the_handler_ends(comman
         assert commands.command(*SLOW) is None
     assert results == [[(b"OK", None)]]
     assert redis_client.get("posted") == b"1"
+
+
+def interrupt():
+    raise KeyboardInterrupt
+
+
+def test_an_interrupt_while_a_connection_is_set_up_leaves_none(commands, monkeypatch):
+    with monkeypatch.context() as patched:
+        patched.setattr(persistent_connection, "replies_of", lambda _: interrupt())
+        with pytest.raises(KeyboardInterrupt):
+            numbered(commands, "interrupted")
+    assert numbered(commands, "after") == b"after"
+
+
+def test_an_interrupt_while_an_idle_connection_is_checked_takes_no_reply_of_the_next_call(open_commands, proxy, monkeypatch):
+    commands = open_commands(port=proxy.port, health_check_interval=0.001)
+    assert numbered(commands, "before") == b"before"
+    monkeypatch.setattr(persistent_connection, "IDLE_CHECK_S", 0)
+    proxy.delay(3 * LATER_S)
+    with pytest.raises(KeyboardInterrupt), interrupting(interrupt):
+        numbered(commands, "interrupted")
+    proxy.heal()
+    assert numbered(commands, "after") == b"after"
 
 
 def test_a_publish_within_a_call_has_a_number_of_its_own(commands):
