@@ -47,7 +47,8 @@ def _best() -> Pack:
     def pack(arguments: tuple[Any, ...]) -> bytes:
         # Asked for the text of a number, hiredis 3.5 does not see that a signal's handler has raised meanwhile, and ends the
         # process (https://github.com/redis/hiredis-py/blob/master/src/pack.c, PyObject_Repr).
-        packed: bytes = pack_command(tuple([one if isinstance(one, TEXTS) else repr(one) for one in arguments]))
+        texts: tuple[Any, ...] = tuple([one if isinstance(one, TEXTS) else repr(one) for one in arguments])
+        packed: bytes = pack_command(texts)
         return packed
 
     return pack

@@ -17,6 +17,7 @@ from celery_redis_plus.integration.app_connections import connections_of, warn_a
 from celery_redis_plus.integration.bootstep import STEP
 from celery_redis_plus.integration.early_acks import warn_about_early_acks
 from celery_redis_plus.integration.graceful_stop import GracefulStop, release_waiting
+from celery_redis_plus.integration.green_pidbox import reconnect_remote_control
 from celery_redis_plus.integration.kombu_lists import KombuListTaker
 from celery_redis_plus.integration.lease_guard import begin_in_pool, guard_without_putlocks, install_lease_guard
 from celery_redis_plus.integration.patching import wrap
@@ -64,6 +65,7 @@ class BrokerStep(bootsteps.StartStopStep):
         connections = connections_of(parent.app)
         self._policies = policies = (None if connections is None else connections.ack_policies) or AckPolicies()
         let_threads_change_requests()
+        reconnect_remote_control()
         listen_to_children(parent.pool)
         install_request_class(parent.app, policies, waits_in_pool=worker_compat.has_threads(parent.pool))
         if not (worker_compat.drops_waiting_jobs(parent.pool) or worker_compat.is_solo(parent.pool)):

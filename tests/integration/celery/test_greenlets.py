@@ -53,3 +53,15 @@ def test_greenlets_that_settle_and_list_leave_the_consumers_connection_alone(poo
     assert worker.stop() == 0
     for complaint in ("broker lost", "Second simultaneous", "Signal handler", "mainloop", "Traceback", "please report it"):
         assert complaint not in worker.log()
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_remote_control_answers_again_when_its_own_connection_was_cut(pool, celery_app, celery_worker, redis_client):
+    worker, app = celery_worker(pool=pool), celery_app()
+    wait_until(lambda: app.control.ping(timeout=2, limit=1), 20, worker.tail)
+    # Without gossip, nothing else of the worker listens to a broadcast.
+    [stream] = [client["id"] for client in redis_client.client_list() if client["name"].endswith(":streams")]
+    redis_client.client_kill_filter(_id=stream)
+    wait_until(lambda: app.control.ping(timeout=2, limit=1), 20, worker.tail)
+    assert "Connection to broker lost" not in worker.log()
+    assert "Traceback" not in worker.log()
