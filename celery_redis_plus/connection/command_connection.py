@@ -61,6 +61,13 @@ class CommandConnection(PersistentConnection):
         self.producer = secrets.token_hex(6).encode()
         self.sequence = 0
 
+    def _read_arrived(self) -> None:
+        try:
+            while self._pending and not self._busy and self._arrived():
+                self._read_one()
+        except BaseException as error:
+            self._fail_and_raise(error)
+
     def _drain(self) -> None:
         try:
             self.flush()

@@ -191,10 +191,11 @@ class PersistentConnection:
 
     def _open(self) -> Connection:
         now = clock.now_s()
-        idle_s = now - self._used
-        if self._connection is not None and idle_s > IDLE_CHECK_S and not self.has_pending:
-            self._drop_if_dead(self._connection, idle_s)
-        self._used = now
+        idle_s, self._used = now - self._used, now
+        if idle_s > IDLE_CHECK_S:
+            self._read_arrived()
+            if self._connection is not None and not self.has_pending:
+                self._drop_if_dead(self._connection, idle_s)
         if self.connector.finder is not None:
             self._leave_old_master(self.connector.finder)
         connection = self._connection
@@ -367,6 +368,9 @@ class PersistentConnection:
 
     def _opened(self) -> None:
         """Start the state that belongs to one physical connection."""
+
+    def _read_arrived(self) -> None:
+        """Read the pending replies that an idle connection has got. Raises as `connect` does where it has failed."""
 
     def _drain(self) -> None:
         """Read the pending replies before an orderly close; must not raise."""

@@ -66,9 +66,11 @@ class ProcessEnd:
         try:
             self._give_back(commands, until)
         except (RedisError, OSError, CeleryRedisPlusError) as error:
-            logger.warning(
+            held = len(self._unacked_messages)
+            logger.log(
+                logging.WARNING if held else logging.DEBUG,
                 "%d message(s) come back after the visibility timeout: the process ends, and the broker is unreachable: %s",
-                len(self._unacked_messages), error,
+                held, error,
             )  # fmt: skip
         finally:
             commands.abort()

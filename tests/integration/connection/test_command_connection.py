@@ -162,6 +162,18 @@ def test_a_refused_connection_leaves_no_doubt(open_commands, start_server):
     assert len(answers.errors) == 1
 
 
+def test_a_connection_that_died_while_idle_is_replaced_also_where_a_reply_is_unread(commands, cut, monkeypatch):
+    monkeypatch.setattr(persistent_connection, "IDLE_CHECK_S", -1.0)
+    answers = Answers()
+    commands.command("PING")
+    commands.send_nowait(ADD, [b"n"], 1, done=answers)
+    wait_until(commands._arrived)  # noqa: SLF001 - of the reply
+    cut()
+    generation = commands.generation
+    assert commands.command("GET", "n") == b"1"
+    assert (answers.replies, commands.generation) == ([1], generation + 1)
+
+
 def test_a_connection_that_died_while_idle_is_replaced_without_doubt(commands, cut, monkeypatch):
     failures = []
     commands.on_failure = lambda: failures.append(1)
