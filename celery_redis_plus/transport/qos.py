@@ -137,7 +137,8 @@ class QoS(virtual.QoS):
             session.acknowledger.settle([delivered], settlement)
             return
         if unacked is None:
-            self._settle_broadcast(delivered or service.positions.find(tag), settlement)
+            # A program may make a number up, as the tags of AMQP are.
+            self._settle_broadcast(delivered or service.positions.find(str(tag)), settlement)
             return
         if unacked.tracked is not None:
             session.session.tracking.settled(unacked.tracked, settlement)
@@ -218,8 +219,10 @@ class QoS(virtual.QoS):
         return list(self._delivered.values())
 
     def up_to(self, tag: str) -> list[str]:
-        """Return the tags of what was delivered before `tag` and is not settled, and `tag`."""
+        """Return the tags of what was delivered before `tag` and is not settled, and `tag`; all where that is 0, as in AMQP."""
         tags = [unacked.tag for unacked in self.unsettled()]
+        if not tag:
+            return tags
         return tags[: tags.index(tag) + 1] if tag in tags else [tag]
 
     def forget(self) -> None:

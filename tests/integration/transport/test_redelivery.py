@@ -159,12 +159,22 @@ def test_ack_multiple_settles_all_up_to_it(channel):
     wait_until(lambda: unacked(channel) == 1)
 
 
+def test_ack_multiple_of_the_tag_0_settles_all(channel):
+    inbox = Inbox(channel, "q", ack=False)
+    publish(channel, "q", *range(4))
+    inbox.drain(4)
+    channel.basic_ack(0, multiple=True)
+    wait_until(lambda: unacked(channel) == 0)
+    assert channel.queue_sizes("q").ready == 0
+
+
 def test_a_second_ack_and_an_unknown_tag_change_nothing(channel):
     inbox = Inbox(channel, "q")
     publish(channel, "q", "once")
     inbox.drain(1)
     channel.basic_ack(inbox.messages[0].delivery_tag)
     channel.basic_ack("no such tag")
+    channel.basic_ack(5)
     channel.basic_reject("no such tag", requeue=True)
     publish(channel, "q", "twice")
     assert inbox.drain(2) == ["once", "twice"]
