@@ -96,8 +96,10 @@ def unreadable(error: Exception) -> UnreadableMessageError:
     A header may be of a type that an application has registered with kombu, and its decoder raises what it likes.
 
     Raises:
-        Exception: `error`, where it is one of `TIME_LIMITS`.
+        Exception: `error`, where it tells nothing of the message: it is one of `TIME_LIMITS`, or memory is short.
     """
+    if isinstance(error, MemoryError):
+        raise error
     for module, name in TIME_LIMITS:
         # A class whose module is not loaded was raised by nobody.
         if isinstance(error, getattr(sys.modules.get(module), name, ())):

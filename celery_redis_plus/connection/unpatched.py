@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import _thread
 import importlib.util
+from collections.abc import Callable
 from posix import close, fstat, pipe, read, set_blocking, write
 from types import ModuleType
 
-__all__ = ["close", "identity", "is_readable", "pipe", "read", "set_blocking", "threads_are_greenlets", "write"]
+__all__ = [
+    "close", "identity", "is_readable", "outcome_of", "pipe", "read", "set_blocking", "threads_are_greenlets", "write",
+]  # fmt: skip
 
 
 def _fresh(name: str) -> ModuleType:
@@ -23,7 +26,7 @@ def _fresh(name: str) -> ModuleType:
     return module
 
 
-_select = _fresh("select")
+_select, _real_threads = _fresh("select"), _fresh("_thread")
 
 
 def is_readable(descriptor: int) -> bool:
@@ -49,3 +52,28 @@ def identity(descriptor: int) -> tuple[int, int] | None:
 def threads_are_greenlets() -> bool:
     """Return whether gevent or eventlet has replaced threads: then none of them runs while another one computes."""
     return _thread.start_new_thread.__module__ != "_thread"
+
+
+def outcome_of(function: Callable[[], object]) -> object:
+    """Call `function` in a thread of its own, and return what it returns, or the exception that it raises.
+
+    No signal's handler runs there, and no caller has left little stack.
+
+    Raises:
+        RuntimeError: the system starts no more threads.
+    """
+    outcomes: list[object] = []
+    done = _real_threads.allocate_lock()
+    done.acquire()
+
+    def call() -> None:
+        try:
+            outcomes.append(function())
+        except BaseException as error:  # noqa: BLE001 - it is returned
+            outcomes.append(error)
+        finally:
+            done.release()
+
+    _real_threads.start_new_thread(call, ())
+    done.acquire()
+    return outcomes[0]

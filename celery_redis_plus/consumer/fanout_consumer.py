@@ -161,6 +161,12 @@ class FanoutConsumer:
         except UnreadableMessageError as unreadable:
             self._pass_over(position, entry, unreadable)
             return 0
+        except BaseException:
+            if before is not None:
+                # An interrupt, which tells nothing of the broadcast.
+                position.deliver(tag, entry, before)
+                position.settle(tag, Settlement.REQUEUE)
+            raise
         deliver = self._consumed.get(position.queue)
         if deliver is None:
             return 0

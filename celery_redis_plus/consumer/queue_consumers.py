@@ -430,9 +430,7 @@ class QueueConsumers:
         service = self._connection.service
         unacked = self._take_buffered(queue)
         while (
-            unacked is None
-            or (payload := self._read(unacked, begins=True)) is None
-            or not service.unacked_messages.deliver(unacked)
+            unacked is None or (payload := self._read_or_keep(unacked)) is None or not service.unacked_messages.deliver(unacked)
         ):
             asked_at = clock.now_s()
             found = self._restricted_queues.get(queue)
@@ -442,6 +440,14 @@ class QueueConsumers:
             unacked = added[0] if added else None
         self._track(unacked, payload)
         return payload, unacked
+
+    def _read_or_keep(self, unacked: UnackedMessage) -> Payload | None:
+        """Do as `_read`; the next call gets the message where that raises, as at an interrupt."""
+        try:
+            return self._read(unacked, begins=True)
+        except BaseException:
+            self.buffer.appendleft(unacked)
+            raise
 
     def _take_buffered(self, queue: str) -> UnackedMessage | None:
         """Take the first message of the queue that was claimed for a consumer, and is not delivered yet."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kombu.transport import base
@@ -12,7 +13,8 @@ from celery_redis_plus.broker.arguments.eta import moment_to_ms
 from celery_redis_plus.broker.consumers.last_error import Failure
 from celery_redis_plus.broker.consumers.unacked import UnackedMessage
 from celery_redis_plus.errors import InvalidEta
-from celery_redis_plus.stored_message import BODY_SEPARATOR, checked_envelope, unreadable
+from celery_redis_plus.stored_message import BODY_SEPARATOR, checked_envelope
+from celery_redis_plus.transport.second_reading import unreadable_again
 from celery_redis_plus.transport.stored_json import TASK_DELIVERY, TASK_FENCE, load
 
 if TYPE_CHECKING:
@@ -152,17 +154,21 @@ class Message(base.Message):
         }
 
 
-def broadcast_payload(entry: Entry, tag: str, redelivered: bool) -> dict[str, Any]:
+def broadcast_payload(entry: Entry, tag: str, redelivered: bool, *, again: bool = False) -> dict[str, Any]:
     """Return a broadcast as kombu's payload. Every call makes a new one: each consumer may change its own.
 
+    `again`: it is read a second time.
+
     Raises:
-        UnreadableMessageError: it cannot be read.
+        UnreadableMessageError: it cannot be read, the second time either.
     """
     try:
         envelope, _, body = entry[1][3].partition(BODY_SEPARATOR)
         payload = checked_envelope(load(envelope))
     except Exception as error:
-        raise unreadable(error) from error
+        if again:
+            raise
+        raise unreadable_again(error, partial(broadcast_payload, entry, tag, redelivered, again=True)) from error
     payload["body"] = body
     properties = payload["properties"]
     properties["delivery_tag"] = tag
@@ -170,11 +176,13 @@ def broadcast_payload(entry: Entry, tag: str, redelivered: bool) -> dict[str, An
     return payload
 
 
-def payload_of(claimed: Claimed) -> dict[str, Any]:
+def payload_of(claimed: Claimed, *, again: bool = False) -> dict[str, Any]:
     """Return a claimed message as kombu's payload, with what this delivery adds: tag and `redelivered`.
 
+    `again`: it is read a second time.
+
     Raises:
-        UnreadableMessageError: it cannot be read.
+        UnreadableMessageError: it cannot be read, the second time either.
     """
     try:
         payload = checked_envelope(load(claimed.envelope))
@@ -188,7 +196,9 @@ def payload_of(claimed: Claimed) -> dict[str, Any]:
             headers["x-acquired-count"] = claimed.claim
             headers["x-delivery-count"] = claimed.failures
     except Exception as error:
-        raise unreadable(error) from error
+        if again:
+            raise
+        raise unreadable_again(error, partial(payload_of, claimed, again=True)) from error
     return payload
 
 
