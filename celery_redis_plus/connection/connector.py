@@ -29,7 +29,9 @@ from celery_redis_plus.error_translation import UNKNOWN_COMMAND, translate
 from celery_redis_plus.errors import (
     InvalidAddress,
     NotRedis,
+    ReadOnlyReplica,
     ServerTimeout,
+    ServerUnavailable,
     ServerUnreachable,
 )
 from celery_redis_plus.version import __version__
@@ -86,6 +88,18 @@ class Connector:
 
             self._masters = MasterConnections(self.address, options, connect=self._connect, connect_to_ask=self._connect_to_ask)
             self.finder = self._masters.finder
+
+    @property
+    def is_refusing(self) -> bool:
+        """Whether the broker has refused a write since it took one, for the time being: a connection alone tells nothing."""
+        return self.address.display() in self._check.refusing
+
+    def note_refusal(self, error: Exception | None) -> None:
+        """Note how a write has ended: with an error that the broker has refused it by, or with None."""
+        if error is None:
+            self._check.refusing.discard(self.address.display())
+        elif isinstance(error, (ReadOnlyReplica, ServerUnavailable)):
+            self._check.refusing.add(self.address.display())
 
     def open(self, purpose: str, *, timeout: float | None) -> Connection:
         """Return a new, connected connection: logged in, named, database selected, server checked.

@@ -342,7 +342,9 @@ class PersistentConnection:
         """Return our error for `error`, the reply to `call`: a command and its arguments, or the same packed."""
         from celery_redis_plus.connection.refused_calls import describe_refusal
 
-        return translate(error, self.connector.address, describe_refusal(error, call))
+        translated = translate(error, self.connector.address, describe_refusal(error, call))
+        self.connector.note_refusal(translated)
+        return translated
 
     def _fail_and_raise(self, error: BaseException) -> NoReturn:
         """Close the connection after `error`, which may be a timeout, an interrupt or a task's time limit; raise it."""

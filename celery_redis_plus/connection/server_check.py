@@ -33,11 +33,13 @@ class ServerCheck:
     Attributes:
         missing_replicas: servers that have too few replicas for `wait_replicas`, and when a publish waits for all its time again,
             on `clock`, in seconds (`broker/publishing/replication.py`).
+        refusing: the addresses of servers that have refused a write since they took one, as `BrokerAddress.display` has them.
     """
 
     def __init__(self) -> None:
         self._done: set[str] = set()
         self.missing_replicas: dict[tuple[str, int], float] = {}
+        self.refusing: set[str] = set()
 
     def knows(self, address: Address) -> bool:
         """Return whether this process has found the server good before."""

@@ -230,10 +230,12 @@ class PublisherSession:
     def _check_server(self) -> None:
         """Connect, and see that the server does more than to accept: one that loads its data refuses all but the handshake.
 
-        Celery waits between two tries to connect, not between a connection and its first failure: a worker would try, and log,
-        thirty times a second until a large data set is loaded.
+        Celery and kombu wait between two tries to connect, not between a connection and its first failure: a worker would try,
+        and log, thirty times a second until a large data set is loaded, or a replica is a primary again.
         """
         self.commands.connect()
+        if self.connector.is_refusing:
+            self._try_to_write()
         topology = self.shared.topology
         try:
             # A process of another format, or with another number of shards, would look for queues where they are not.
@@ -242,6 +244,14 @@ class PublisherSession:
             logger.debug("%s: GET is refused: %s", self.address.display(), error)
         self._has_worked = True
         self.shared.note_connection()
+
+    def _try_to_write(self) -> None:
+        """Raise what a write is refused by, where it still is: of a key that is nobody's, and has no effect."""
+        try:
+            self.commands.command("PEXPIRE", self.keys.client_wakeup(self.id), 1)
+        except NoPermissionError as error:
+            logger.debug("%s: PEXPIRE is refused: %s", self.address.display(), error)
+        self.connector.note_refusal(None)
 
     def _capacity_connection(self) -> BlockingConnection:
         from celery_redis_plus.connection.blocking_connection import REPLY_GRACE_S, BlockingConnection
