@@ -78,12 +78,14 @@ def _contained(create: Callable[..., Any], consumer: Any, *args: Any, **named: A
 def _apply_guarded(apply: Callable[..., Any], consumer: Any, target: Callable[..., Any], *args: Any, **named: Any) -> Any:
     """Have a thread, a greenlet or a solo worker end the task at which an error is raised around it, and its message."""
     request = getattr(named.get("accept_callback"), "__self__", None)
+    has_limit = bool(named.get("timeout") or getattr(consumer.pool, "timeout", None))
 
     def guarded(*given: Any, **given_named: Any) -> Any:
         try:
             return target(*given, **given_named)
         except BaseException as error:
-            if not _end_task(request, error, consumer):
+            # gevent's Timeout is the hard time limit of Celery's pool, which ends the task by `on_timeout`.
+            if (has_limit and type(error).__name__ == "Timeout") or not _end_task(request, error, consumer):
                 raise
             raise TaskEndedError(repr(error)) from error
 

@@ -161,3 +161,16 @@ def test_workers_that_listen_to_each_other_pass_over_odd_events(producer, celery
     app.send_task("c.note", ["good", "last"])
     assert notes.wait_for("good", 2, 60, worker.tail) == {"first": 1, "last": 1}
     assert worker.running
+
+
+def test_the_hard_time_limit_of_a_gevent_pool_ends_a_task_once(celery_app, celery_worker, notes, redis_client):
+    """Its Timeout is no exception of the task: with late acks such a task ran again, as one whose worker was lost."""
+    config = {"task_acks_late": True, "task_reject_on_worker_lost": True}
+    worker, app = celery_worker(pool="gevent", concurrency=2, config=config), celery_app(**config)
+    app.send_task("c.wait", ["limited", "0"], time_limit=1)
+    wait_until(lambda: "Hard time limit" in worker.log(), 20, worker.tail)
+    app.send_task("c.note", ["after", "0"])
+    notes.wait_for("after", 1, 10, worker.tail)
+    wait_until(lambda: not redis_client.exists("messages_index:{celery}", "queue:{celery}", "dead:{celery}"), 10, worker.tail)
+    assert notes.started("limited") == ["0"]
+    assert "WorkerLostError" not in worker.log()
