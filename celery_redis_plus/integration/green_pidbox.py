@@ -9,6 +9,7 @@ from typing import Any
 
 from celery.worker.pidbox import gPidbox
 
+from celery_redis_plus.integration import worker_compat
 from celery_redis_plus.integration.patching import wrap
 
 logger = logging.getLogger(__name__)
@@ -32,9 +33,9 @@ def _loop(loop: Callable[..., Any], pidbox: Any, consumer: Any) -> None:
             loop(pidbox, consumer)
         except consumer.connection_errors as error:
             # Another one after it was stopped, which the consumer does when it begins anew; none until the next start.
-            shutdown = pidbox._node_shutdown  # noqa: SLF001 - there is no public way
+            shutdown = worker_compat.remote_control_end(pidbox)
             logger.warning("remote control: the connection was lost (%s); connecting again", error)
             time.sleep(PAUSE_S)
-            if shutdown is not None and pidbox._node_shutdown is shutdown and not shutdown.is_set():  # noqa: SLF001 - as above
+            if shutdown is not None and worker_compat.remote_control_end(pidbox) is shutdown and not shutdown.is_set():
                 continue
         return

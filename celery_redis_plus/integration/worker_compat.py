@@ -98,6 +98,13 @@ SETTINGS_DEFAULTS = Internal(
 )
 MAILBOX_EXCLUSIVE = Internal("kombu.pidbox:Mailbox", "queue_exclusive", SETTINGS_DEFAULTS.without)
 
+#: Set where the greenlet of the remote control is to end; another one, or none, where it has ended.
+REMOTE_CONTROL_END = Internal(
+    "celery.worker.pidbox:gPidbox",
+    "_node_shutdown",
+    "remote control of a gevent or eventlet worker after the loss of its connection alone",
+)
+
 #: The first version of Celery whose prefork pool remembers jobs that were accepted when it is flushed.
 REMEMBERS = (5, 7)
 
@@ -187,6 +194,11 @@ def share_control_queue(app: Any) -> None:
     if defaults:
         defaults[-1]["control_queue_exclusive"] = False
         MAILBOX_EXCLUSIVE.set(app.control.mailbox, app.conf.control_queue_exclusive)
+
+
+def remote_control_end(pidbox: Any) -> Any:
+    """Return the event that ends the greenlet of the remote control; None where it is stopped."""
+    return REMOTE_CONTROL_END.of(pidbox)
 
 
 def restore_prefetch_count(consumer: Any) -> None:
