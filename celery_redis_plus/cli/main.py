@@ -74,9 +74,10 @@ def status_of_error(error: Exception) -> int | None:
 
     from celery_redis_plus.errors import CeleryRedisPlusError
 
-    if isinstance(error, (redis_errors.ConnectionError, redis_errors.TimeoutError, OSError)):
+    if isinstance(error, (redis_errors.ConnectionError, redis_errors.TimeoutError, ConnectionError, TimeoutError)):
         return exit_status.UNREACHABLE
-    if isinstance(error, (CeleryRedisPlusError, redis_errors.RedisError)):
+    if isinstance(error, (CeleryRedisPlusError, redis_errors.RedisError, OSError)):
+        # The latter of a file that cannot be written, or an address that is not this machine's.
         return exit_status.FAILED
     return None
 

@@ -54,6 +54,9 @@ def command(target: Target, *, queue: str | None, repair: bool, batch: int, as_j
                     _show(violation, as_json=as_json)
                     if action is not None:
                         action.count += int(violation.repaired)
+        if queue is not None and not (checker.account.queues or checker.account.violations):
+            complain(f"could not run: there is no queue {queue!r}")
+            return COULD_NOT_RUN
         _sum_up(checker.account, as_json=as_json)
     except BrokenPipeError:
         raise
