@@ -222,7 +222,9 @@ class ClaimCommands:
     def _settle_acks(self, acks: Sequence[UnackedMessage], reply: Sequence[bytes] | None, names: Sequence[str]) -> None:
         """Note what became of the acks that went with a claim; `reply` None: the server has not answered."""
         if acks and self._acknowledger is not None:
-            again = None if reply is None else [names[int(number) - 1] for number in first_entry(reply)[1].split()]
+            again: Sequence[str] | None = None if reply is None else ()
+            if reply is not None and b"|" in reply[0]:
+                again = [names[int(number) - 1] for number in first_entry(reply)[1].split()]
             self._acknowledger.settle_claimed(acks, again)
 
     def _call(

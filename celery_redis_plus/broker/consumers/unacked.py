@@ -291,7 +291,8 @@ class UnackedMessages:
             unacked.state, unacked.settlement, unacked.content = DeliveryState.SETTLING, settlement, None
         if unacked.deliveries is not None:
             unacked.deliveries.pop(tag, None)
-        self._end_kept(tag)
+        if self._kept:
+            self._end_kept(tag)
         return unacked
 
     def discard(self, unacked: UnackedMessage) -> None:
@@ -299,7 +300,8 @@ class UnackedMessages:
         with self._lock:
             if self._unacked.get(unacked.tag) is unacked:
                 del self._unacked[unacked.tag]
-                self._end_kept(unacked.tag)
+                if self._kept:
+                    self._end_kept(unacked.tag)
                 if unacked.settlement is Settlement.ACK:
                     self._finished[unacked.tag] = None
                     if len(self._finished) > MAX_FINISHED_TAGS:
