@@ -31,7 +31,7 @@ from celery_redis_plus.connection.poll import wait_readable
 from celery_redis_plus.connection.waker import Waker
 from celery_redis_plus.error_translation import concerns_keys
 from celery_redis_plus.errors import CeleryRedisPlusError, InvalidArgument, WrongKeyType
-from celery_redis_plus.maintenance.time_slices import Slice
+from celery_redis_plus.maintenance.maintenance_task import MaintenanceTask, Slice
 
 if TYPE_CHECKING:
     from celery_redis_plus.connection.connector import Connector
@@ -103,27 +103,22 @@ def give_up(track: str, error: Exception) -> None:
     logger.error("delivery %s cannot be read, and nothing more will be known of it: %s", track, error)
 
 
-class AbandonedDeliveries:
+class AbandonedDeliveries(MaintenanceTask):
     """The leader's task that sees to deliveries whose publisher has died."""
 
     def __init__(self, overdue: OverdueDeliveries) -> None:
         """Let `overdue` see to them."""
         self._overdue = overdue
-        self._next_run_at = clock.now_s() + random.uniform(1, ABANDONED_CHECK_S)  # noqa: S311 - spreads load, guards nothing
-
-    @property
-    def next_run_at(self) -> float:
-        """When to run next, on `clock`, in seconds."""
-        return self._next_run_at
+        self._due_at = clock.now_s() + random.uniform(1, ABANDONED_CHECK_S)  # noqa: S311 - spreads load, guards nothing
 
     def run(self) -> None:
         """Look for some. Raises as `CommandConnection.call` does."""
-        self._next_run_at = clock.now_s() + ABANDONED_CHECK_S
+        self._due_at = clock.now_s() + ABANDONED_CHECK_S
         tracks = self._overdue.tracks
         slice_ = Slice()
         for track in tracks.forgotten():
             if slice_.over:
-                self._next_run_at = 0.0
+                self._due_at = 0.0
                 return
             if self._overdue.resolve(track) is None:
                 tracks.settle(track)

@@ -15,7 +15,7 @@ from celery_redis_plus import clock
 from celery_redis_plus.broker.arguments.eta import time_of_ms
 from celery_redis_plus.broker.consumers.registry import CONSUMER_ID_SEPARATOR
 from celery_redis_plus.errors import AccessRefused, ResourceLocked
-from celery_redis_plus.maintenance.time_slices import Slice
+from celery_redis_plus.maintenance.maintenance_task import MaintenanceTask, Slice
 from celery_redis_plus.maintenance.transient_queues import Life
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ DEATH_MARGIN_S = 0.02
 PAUSE_CHECK_S = 5.0
 
 
-class ConsumerLists:
+class ConsumerLists(MaintenanceTask):
     """The maintenance task that keeps the lists of consumers true."""
 
     def __init__(
@@ -73,9 +73,8 @@ class ConsumerLists:
         self._look: ConsumerLook | None = None
         self._timeout_s, self._interval_s = timeout_s, timeout_s / 3
         self._note_id = note_id
-        self._next_run_at = 0.0
         #: Consumer -> when it is looked for next, on `clock`, in seconds. One that is not here is new.
-        self._due_at: dict[str, float] = {}
+        self._looks_at: dict[str, float] = {}
         #: Consumers that were not on their lists when we last looked.
         self._missed: set[str] = set()
         #: Paused queues, with the reasons that were logged.
@@ -90,16 +89,16 @@ class ConsumerLists:
         """When to run next, on `clock`, in seconds."""
         if self._look is not None and self._look.answered:
             return 0.0
-        return 0.0 if any(self._may_leave(*left) for left in list(self._left_behind)) else self._next_run_at
+        return 0.0 if any(self._may_leave(*left) for left in list(self._left_behind)) else self._due_at
 
     def run_soon(self) -> None:
         """Look for all consumers at once: the connection was away, or this process counted no more."""
-        self._due_at = dict.fromkeys(self._due_at, 0.0)
-        self._next_run_at = 0.0
+        self._looks_at = dict.fromkeys(self._looks_at, 0.0)
+        self._due_at = 0.0
 
     def look_soon(self) -> None:
         """Look for new consumers at once: what is watched has changed."""
-        self._next_run_at = 0.0
+        self._due_at = 0.0
 
     def deregister(self, queue: str, consumer: str) -> None:
         """Take a consumer off its queue's list soon: its own connection cannot. From any thread.
@@ -118,16 +117,16 @@ class ConsumerLists:
         # One that was missing is checked once more after a while, and not before.
         due = [
             present[consumer]
-            for consumer, at in self._due_at.items()
+            for consumer, at in self._looks_at.items()
             if at <= latest and consumer in present and consumer not in self._missed
         ]
-        if self._look is None and 0 < len(due) <= CONSUMERS_A_CALL and clock.now_s() < self._next_run_at:
+        if self._look is None and 0 < len(due) <= CONSUMERS_A_CALL and clock.now_s() < self._due_at:
             self._look = self._consumers.check_nowait(due, self._life_ms)
             self._set_due(due, clock.now_s() + self._interval_s)
 
     def _set_due(self, consumers: Iterable[Consumer], at: float) -> None:
-        self._due_at.update((consumer.id, at) for consumer in consumers if consumer.id in self._due_at)
-        self._next_run_at = min(self._due_at.values(), default=at)
+        self._looks_at.update((consumer.id, at) for consumer in consumers if consumer.id in self._looks_at)
+        self._due_at = min(self._looks_at.values(), default=at)
 
     def run(self) -> None:
         """Look for those that are due. Raises as `CommandConnection.call` does; nothing is forgotten then."""
@@ -136,21 +135,21 @@ class ConsumerLists:
             self._left_behind.remove(left)
             self._waits_until.pop(left, None)
         present = {consumer.id: consumer for consumer in self._present()}
-        if present.keys() != self._due_at.keys():
+        if present.keys() != self._looks_at.keys():
             self._note_members(present)
         self._take_answer(present)
         now, slice_ = clock.now_s(), Slice()
         # Consumers that joined one after the other are looked for in one call.
-        together = now + self._interval_s * TOGETHER if any(at <= now for at in self._due_at.values()) else now
+        together = now + self._interval_s * TOGETHER if any(at <= now for at in self._looks_at.values()) else now
         due = [
-            present[consumer] for consumer, at in self._due_at.items() if at <= (now if consumer in self._missed else together)
+            present[consumer] for consumer, at in self._looks_at.items() if at <= (now if consumer in self._missed else together)
         ]
         for at in range(0, len(due), CONSUMERS_A_CALL):
             if slice_.over:
                 # The rest stays due.
                 break
             self._check(due[at : at + CONSUMERS_A_CALL])
-        self._next_run_at = min(self._due_at.values(), default=clock.now_s() + self._interval_s)
+        self._due_at = min(self._looks_at.values(), default=clock.now_s() + self._interval_s)
 
     def _take_answer(self, present: Mapping[str, Consumer]) -> None:
         """Read what a look has told that went with a heartbeat; where none came, its consumers are due."""
@@ -165,7 +164,7 @@ class ConsumerLists:
 
     def _note_members(self, present: dict[str, Consumer]) -> None:
         """Note which consumers there are: new ones are due."""
-        self._due_at = {consumer: self._due_at.get(consumer, 0.0) for consumer in present}
+        self._looks_at = {consumer: self._looks_at.get(consumer, 0.0) for consumer in present}
         self._missed.intersection_update(present)
         queues = {consumer.queue for consumer in present.values()}
         self._crowds.seen = {queue: seen for queue, seen in self._crowds.seen.items() if queue in queues}
@@ -189,7 +188,7 @@ class ConsumerLists:
     def _note(self, standings: Iterable[Standing]) -> None:
         now = clock.now_s()
         for standing in standings:
-            self._due_at[standing.consumer.id] = now + self._interval_s
+            self._looks_at[standing.consumer.id] = now + self._interval_s
             if not standing.listed:
                 self._join_again(standing.consumer)
             if standing.next_death_s is not None:
@@ -207,7 +206,7 @@ class ConsumerLists:
 
     def _look_again(self, consumer: Consumer, at: float) -> None:
         """Look for a consumer at `at`, on `clock`, if it is not due before."""
-        self._due_at[consumer.id] = min(self._due_at[consumer.id], at)
+        self._looks_at[consumer.id] = min(self._looks_at[consumer.id], at)
 
     def _join_again(self, consumer: Consumer) -> None:
         if consumer.id not in self._missed:

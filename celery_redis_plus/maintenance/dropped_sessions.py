@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from celery_redis_plus.broker.consumers.registry import CONSUMER_ID_SEPARATOR
+from celery_redis_plus.maintenance.maintenance_task import MaintenanceTask
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.consumers.unacked import UnackedMessages
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 MAX_WAITING_SESSIONS = 10_000
 
 
-class DroppedSessions:
+class DroppedSessions(MaintenanceTask):
     """The maintenance task that releases the messages of dropped sessions, and removes their consumers."""
 
     def __init__(

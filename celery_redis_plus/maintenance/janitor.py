@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from celery_redis_plus import clock
 from celery_redis_plus.broker.queue_failures import KeyFailures
-from celery_redis_plus.maintenance.time_slices import Slice
+from celery_redis_plus.maintenance.maintenance_task import MaintenanceTask, Slice
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.exchanges.bindings import Bindings
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 VANISHED_CHECK_S = 30.0
 
 
-class Janitor:
+class Janitor(MaintenanceTask):
     """The leader's task that keeps the list of queues true."""
 
     def __init__(

@@ -11,6 +11,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from celery_redis_plus import clock
+from celery_redis_plus.maintenance.maintenance_task import MaintenanceTask
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.consumers.leases import Leases
@@ -26,7 +27,7 @@ def interval_s(visibility_timeout_s: float) -> float:
     return min(LONGEST_INTERVAL_S, visibility_timeout_s / 6)
 
 
-class LeaseHeartbeats:
+class LeaseHeartbeats(MaintenanceTask):
     """The maintenance task that keeps claims alive."""
 
     def __init__(self, leases: Leases, unacked_messages: UnackedMessages, *, visibility_timeout_s: float) -> None:
@@ -34,30 +35,20 @@ class LeaseHeartbeats:
         self._leases = leases
         self._unacked_messages = unacked_messages
         self._interval_s = interval_s(visibility_timeout_s)
-        self._next_run_at = 0.0
         #: Called with the seconds by which a heartbeat came later than planned, where these are more than an interval.
         self.on_late: Callable[[float], None] = lambda _: None
 
     @property
     def late_s(self) -> float:
         """By how many seconds the next heartbeat is overdue now; 0 where nothing is unacked, or it is not by an interval."""
-        late_s = clock.now_s() - self._next_run_at if self._next_run_at and len(self._unacked_messages) else 0.0
+        late_s = clock.now_s() - self._due_at if self._due_at and len(self._unacked_messages) else 0.0
         return late_s if late_s > self._interval_s else 0.0
-
-    @property
-    def next_run_at(self) -> float:
-        """When to run next, on `clock`, in seconds."""
-        return self._next_run_at
-
-    def run_soon(self) -> None:
-        """Run next at once: the connection is new, so it is unknown how long it was gone."""
-        self._next_run_at = 0.0
 
     def run(self) -> None:
         """Send one heartbeat for everything unacked. Raises as `CommandConnection.call` does."""
         now = clock.now_s()
-        late_s = now - self._next_run_at if self._next_run_at else 0.0
-        self._next_run_at = now + self._interval_s
+        late_s = now - self._due_at if self._due_at else 0.0
+        self._due_at = now + self._interval_s
         if late_s > self._interval_s and len(self._unacked_messages):
             self.on_late(late_s)
         self._leases.extend(chain.from_iterable(self._unacked_messages.by_queue().values()))

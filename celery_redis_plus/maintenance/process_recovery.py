@@ -12,7 +12,7 @@ from redis.exceptions import NoPermissionError, ResponseError
 
 from celery_redis_plus.broker.consumers.failures import log_deaths
 from celery_redis_plus.broker.consumers.processes import FIRST_PAGE
-from celery_redis_plus.maintenance.time_slices import Slice
+from celery_redis_plus.maintenance.maintenance_task import Slice
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.consumers.processes import Processes, ProcessRecord

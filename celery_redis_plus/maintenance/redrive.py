@@ -10,7 +10,8 @@ from celery_redis_plus import clock
 from celery_redis_plus.broker.dead_letters.redriver import Walk
 from celery_redis_plus.broker.line_interval import LineInterval
 from celery_redis_plus.broker.queue_failures import KeyFailures
-from celery_redis_plus.maintenance.time_slices import Slice
+from celery_redis_plus.maintenance.leader import LeaderTask
+from celery_redis_plus.maintenance.maintenance_task import Slice
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.arguments.redrive_rule import RedriveRule
@@ -56,15 +57,14 @@ class _Queue:
             self.next_at = now + max(0.0, 1.0 - self.tokens) / self.rule.rate_per_s
 
 
-class Redrive:
+class Redrive(LeaderTask):
     """The leader's task that puts failed messages back to work."""
 
     def __init__(self, redriver: Redriver, tended: UnconsumedQueues, leadership: Leadership) -> None:
         """Look for rules among the `tended` queues, anew with each list of them, and where `leadership` has another epoch."""
+        super().__init__(leadership)
         self._redriver = redriver
         self._tended = tended
-        self._leadership = leadership
-        self._epoch = -1
         self._names: list[str] | None = None
         self._queues: dict[str, _Queue] = {}
         self._failures = KeyFailures(logger, "has dead letters that cannot be redriven")
@@ -73,13 +73,13 @@ class Redrive:
     @property
     def next_run_at(self) -> float:
         """When to run next, on `clock`, in seconds."""
-        if self._names is not self._tended.queues or self._epoch != self._leadership.epoch:
+        if self._names is not self._tended.queues or self._is_new_leader:
             return 0.0
         return min((queue.next_at for queue in self._queues.values()), default=float("inf"))
 
     def run(self) -> None:
         """Redrive what is due until the slice is over. Raises as `CommandConnection.call` does."""
-        if self._epoch != self._leadership.epoch:
+        if self._is_new_leader:
             self._epoch, self._queues = self._leadership.epoch, {}
         if self._names is not self._tended.queues:
             self._look()

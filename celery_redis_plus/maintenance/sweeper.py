@@ -18,8 +18,8 @@ from celery_redis_plus import clock
 from celery_redis_plus.broker.consumers.failures import log_deaths, read_deaths
 from celery_redis_plus.connection.refused_calls import describe_refusal
 from celery_redis_plus.maintenance.lease_heartbeats import interval_s
+from celery_redis_plus.maintenance.maintenance_task import MaintenanceTask, Slice
 from celery_redis_plus.maintenance.resting_queues import RestingQueues
-from celery_redis_plus.maintenance.time_slices import Slice
 from celery_redis_plus.scripts import script
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class SweepLimits:
     dead_letter_ttl_s: float
 
 
-class Sweeper:
+class Sweeper(MaintenanceTask):
     """The maintenance task that makes messages claimable."""
 
     def __init__(

@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from celery_redis_plus.broker.exchanges.declared_topology import DeclaredTopology
     from celery_redis_plus.connection.connector import Connector
     from celery_redis_plus.keys import FanoutKeys, Keys
-    from celery_redis_plus.maintenance.runner import MaintenanceTask
+    from celery_redis_plus.maintenance.maintenance_task import MaintenanceTask
     from celery_redis_plus.options import Options
 
 

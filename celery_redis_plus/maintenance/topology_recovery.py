@@ -15,6 +15,7 @@ from celery_redis_plus.broker.arguments.queue_arguments import QueueArguments
 from celery_redis_plus.broker.queue_failures import KeyFailures
 from celery_redis_plus.broker.queues.queue_registry import Absence
 from celery_redis_plus.errors import PreconditionFailed
+from celery_redis_plus.maintenance.maintenance_task import MaintenanceTask
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.exchanges.bindings import Bindings
@@ -32,7 +33,7 @@ LOOK_S = 20.0
 MISSING_RECHECK_S = 0.3
 
 
-class TopologyRecovery:
+class TopologyRecovery(MaintenanceTask):
     """The maintenance task that keeps consumed queues, and the bindings that this process made, on the server."""
 
     def __init__(
@@ -56,22 +57,16 @@ class TopologyRecovery:
         self._knowledge = knowledge
         self._flushes = knowledge.flushes
         self._on_flush, self._heartbeat_s = on_flush, heartbeat_s
-        self._check_at = 0.0
         #: Something may be missing: an answer said so, or the connection was away.
         self._in_doubt = True
         #: What was missing at the last look, and since when, on `clock`, in seconds.
         self._suspects: dict[str, float] = {}
         self._failures = KeyFailures(logger, "cannot be declared again")
 
-    @property
-    def next_run_at(self) -> float:
-        """When to run next, on `clock`, in seconds."""
-        return self._check_at
-
     def run_soon(self) -> None:
         """Look next, at once: the connection was away, and the server may have lost its data; or something is missing."""
         self._in_doubt = True
-        self._check_at = 0.0
+        self._due_at = 0.0
 
     def run(self) -> None:
         """Ask whether all is there; where that is in doubt, look, and declare again what is missing.
@@ -79,20 +74,20 @@ class TopologyRecovery:
         Raises as `CommandConnection.call` does.
         """
         rest_s = random.uniform(0.8, 1.2) * LOOK_S  # noqa: S311 - spreads load, guards nothing
-        self._check_at = clock.now_s() + rest_s
+        self._due_at = clock.now_s() + rest_s
         watched = {queue.name for queue in self._watched.all()}
         if not watched:
             # Nothing was lost here by a flush that is known by now.
             self._flushes = self._knowledge.flushes
             return
         if not self._in_doubt:
-            self._check_at -= min(self._heartbeat_s(), rest_s / 2)
+            self._due_at -= min(self._heartbeat_s(), rest_s / 2)
             self._bindings.ask_whether_lost(watched | self._knowledge.bound_queues(), self.run_soon)
             return
         # In this order: a flush after the look at the mark is noticed the next time.
         self._bindings.check_flush()
         # A flush that is noticed here asks for this very run.
-        self._in_doubt, self._check_at = False, clock.now_s() + rest_s
+        self._in_doubt, self._due_at = False, clock.now_s() + rest_s
         flushes = self._knowledge.flushes
         if flushes != self._flushes:
             self._on_flush()
@@ -111,7 +106,7 @@ class TopologyRecovery:
                     self._declare(name, missing[name])
         self._suspects = {name: at for name, at in since.items() if name not in lasting}
         if self._suspects:
-            self._in_doubt, self._check_at = True, min(self._check_at, seen_at + MISSING_RECHECK_S)
+            self._in_doubt, self._due_at = True, min(self._due_at, seen_at + MISSING_RECHECK_S)
             return
         self._bindings.restore_lost(self._knowledge.bound_exchanges())
         self._flushes = flushes

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from celery_redis_plus import clock
 from celery_redis_plus.broker.queue_failures import KeyFailures
 from celery_redis_plus.maintenance.heartbeat import LONGEST_BEAT_S
-from celery_redis_plus.maintenance.time_slices import Slice
+from celery_redis_plus.maintenance.maintenance_task import MaintenanceTask, Slice
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.queues.queues import Queues
@@ -51,7 +51,7 @@ class Life:
         return cls(needed_s + interval_s, interval_s)
 
 
-class TransientQueues:
+class TransientQueues(MaintenanceTask):
     """The maintenance task that renews the TTLs of the transient queues that this process uses."""
 
     def __init__(

@@ -70,7 +70,7 @@ def test_a_flood_of_dead_letters_delays_neither_heartbeats_nor_timers(held, conn
 
 def test_a_vanished_queue_with_many_messages_is_cleared_in_slices(held, redis_client, monkeypatch):
     # However fast the machine is.
-    monkeypatch.setattr("celery_redis_plus.maintenance.time_slices.SLICE_S", 0.01)
+    monkeypatch.setattr("celery_redis_plus.maintenance.maintenance_task.SLICE_S", 0.01)
     channel, _ = held
     service = channel.session.service
     service.tasks.janitor._clear_at = float("inf")  # noqa: SLF001 - not before the queue is full

@@ -9,9 +9,9 @@ import pytest
 
 from celery_redis_plus.broker.consumers.registry import SeenQueue
 from celery_redis_plus.keys import Keys
+from celery_redis_plus.maintenance.maintenance_task import SLICE_S
 from celery_redis_plus.maintenance.resting_queues import ENOUGH_CONSUMERS, RESTING_SWEEP_S, SEEN_S, QueueCrowds
 from celery_redis_plus.maintenance.sweeper import EMPTY, QUEUES_A_SWEEP, TOGETHER_S, Sweeper, SweepLimits, Swept
-from celery_redis_plus.maintenance.time_slices import SLICE_S
 
 LIMITS = SweepLimits(visibility_timeout_s=300, delivery_limit=None, dead_letter_max=10, dead_letter_ttl_s=60)
 WAIT_S = 4.0
