@@ -24,7 +24,6 @@ from celery_redis_plus.connection.waker import Waker
 from celery_redis_plus.errors import CeleryRedisPlusError
 from celery_redis_plus.maintenance.ack_timeouts import AckTimeouts
 from celery_redis_plus.maintenance.delivering import Delivering
-from celery_redis_plus.maintenance.heartbeat_delays import HeartbeatDelays
 from celery_redis_plus.maintenance.process_end import ProcessEnd
 from celery_redis_plus.maintenance.task_wakeups import TaskWakeups, WokenTasks
 from celery_redis_plus.maintenance.tasks import Tasks
@@ -113,8 +112,6 @@ class MaintenanceService:
         self.thread_restarts = self.unreadable = 0
         #: Messages that a Celery worker could not handle since a task began.
         self.unhandled_in_a_row = 0
-        self._heartbeat_delays = HeartbeatDelays(options.visibility_timeout)
-        tasks.lease_heartbeats.on_late = self._late
         self._wakeups = TaskWakeups(
             tasks.blocking, tasks.commands, self._waker, name=self.name, keys=keys,
             tasks=WokenTasks(tasks.sweeper, tasks.unconsumed_queues, tasks.leadership),
@@ -166,22 +163,12 @@ class MaintenanceService:
                 "the thread for heartbeats and timers has died; it is started again (%d times by now)", self.thread_restarts
             )
             self.start()
-        self._heartbeat_delays.warn_while(self.tasks.lease_heartbeats.late_s if self._reachable else 0.0)
-
-    def _late(self, late_s: float) -> None:
-        name, took_s = self.runner.take_longest()
-        if self._reachable:
-            self._heartbeat_delays.warn_after(late_s, name, took_s)
-
-    @property
-    def late_heartbeats(self) -> int:
-        """How often heartbeats came later than planned by more than an interval."""
-        return self._heartbeat_delays.count
+        self.tasks.lease_heartbeats.warn_while_late(reachable=self._reachable)
 
     def figures(self) -> dict[str, float]:
         """Return what is known of this process: `PROCESS_COUNTERS` and `PROCESS_GAUGES` of `record_fields`, by name."""
         return {
-            "late_heartbeats": self.late_heartbeats,
+            "late_heartbeats": self.tasks.lease_heartbeats.late,
             "thread_restarts": self.thread_restarts,
             "failed_tasks": self.runner.failed,
             "sweeps": self.tasks.sweeper.sweeps,

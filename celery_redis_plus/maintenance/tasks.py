@@ -178,7 +178,10 @@ class Tasks:
         """Keeps claims alive."""
         timeout_s = self._options.visibility_timeout
         leases = Leases(self.commands, self._keys, self.unacked_messages, visibility_timeout_s=timeout_s)
-        return LeaseHeartbeats(leases, self.unacked_messages, visibility_timeout_s=timeout_s)
+        return LeaseHeartbeats(
+            leases, self.unacked_messages, visibility_timeout_s=timeout_s,
+            take_longest=lambda: self.runner.take_longest(),  # noqa: PLW0108 - the runner is made of this task
+        )  # fmt: skip
 
     @fork_safe_property
     def consumer_lists(self) -> ConsumerLists:
