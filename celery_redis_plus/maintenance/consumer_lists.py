@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from celery_redis_plus.broker.consumers.unacked import UnackedMessages
     from celery_redis_plus.broker.exchanges.declared_topology import DeclaredTopology
     from celery_redis_plus.maintenance.consumed_queues import ConsumedQueues
-    from celery_redis_plus.maintenance.resting_queues import QueueCrowds
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +47,6 @@ class ConsumerLists(MaintenanceTask):
         watched: ConsumedQueues,
         unacked_messages: UnackedMessages,
         knowledge: DeclaredTopology,
-        crowds: QueueCrowds,
         *,
         timeout_s: float,
         note_id: Callable[[str, bytes], None] = lambda *_: None,
@@ -57,10 +55,9 @@ class ConsumerLists(MaintenanceTask):
 
         Args:
             consumers: the lists on the server.
-            watched: the queues that this process consumes.
+            watched: the queues that this process consumes; it is told how each of them is.
             unacked_messages: tells which messages of a broken session are still to be released.
             knowledge: tells which queues have a single active consumer.
-            crowds: is told how each queue is.
             timeout_s: `consumer_heartbeat_timeout`; each list is looked at every third of it.
             note_id: is told a queue, and the id of its record; an empty one: it has none.
         """
@@ -68,7 +65,6 @@ class ConsumerLists(MaintenanceTask):
         self._watched = watched
         self._unacked_messages = unacked_messages
         self._knowledge = knowledge
-        self._crowds = crowds
         #: One that went with a heartbeat.
         self._look: ConsumerLook | None = None
         self._timeout_s, self._interval_s = timeout_s, timeout_s / 3
@@ -166,8 +162,6 @@ class ConsumerLists(MaintenanceTask):
         """Note which consumers there are: new ones are due."""
         self._looks_at = {consumer: self._looks_at.get(consumer, 0.0) for consumer in present}
         self._missed.intersection_update(present)
-        queues = {consumer.queue for consumer in present.values()}
-        self._crowds.seen = {queue: seen for queue, seen in self._crowds.seen.items() if queue in queues}
 
     def _may_leave(self, queue: str, consumer: str) -> bool:
         record = self._knowledge.records.get(queue)
@@ -196,7 +190,7 @@ class ConsumerLists(MaintenanceTask):
                 self._look_again(standing.consumer, now + standing.next_death_s + DEATH_MARGIN_S)
             self._note_pause(standing)
             if standing.queue is not None:
-                self._crowds.seen[standing.consumer.queue] = standing.queue
+                self._watched.note_seen(standing.consumer.queue, standing.queue)
                 self._note_id(standing.consumer.queue, standing.queue.record_id)
 
     def _life_ms(self, queue: str) -> int:

@@ -48,7 +48,6 @@ from celery_redis_plus.maintenance.process_recovery import LostRoles
 from celery_redis_plus.maintenance.reconnect_recovery import ReconnectRecovery
 from celery_redis_plus.maintenance.redeclared_queues import RedeclaredQueues
 from celery_redis_plus.maintenance.redrive import Redrive
-from celery_redis_plus.maintenance.resting_queues import QueueCrowds
 from celery_redis_plus.maintenance.runner import TaskRunner
 from celery_redis_plus.maintenance.subscriber_heartbeats import SubscriberHeartbeats
 from celery_redis_plus.maintenance.sweeper import Sweeper, SweepLimits
@@ -92,7 +91,6 @@ class Tasks:
         self.leadership = Leadership(options.connection_lost_grace)
         self.commands = CommandConnection(connector, "maintenance", timeout=options.socket_timeout, learns_id=True)
         self.blocking = BlockingConnection(connector, "timers", timeout=options.socket_timeout, learns_id=True)
-        self._crowds = QueueCrowds()
         #: Takes dead messages to queues of other brokers.
         self.elsewhere: Elsewhere = NOWHERE_ELSE
 
@@ -189,7 +187,7 @@ class Tasks:
         timeout_s = self._options.consumer_heartbeat_timeout
         consumers = Consumers(self.commands, self._keys, process=self._name, timeout_s=timeout_s)
         return ConsumerLists(
-            consumers, self.watched, self.unacked_messages, self._knowledge, self._crowds, timeout_s=timeout_s,
+            consumers, self.watched, self.unacked_messages, self._knowledge, timeout_s=timeout_s,
             note_id=self._redeclared.note_id,
         )  # fmt: skip
 
@@ -210,7 +208,7 @@ class Tasks:
         options = self._options
         limits = SweepLimits(options.visibility_timeout, options.delivery_limit, options.dead_letter_max, options.dead_letter_ttl)
         return Sweeper(
-            self.commands, self._keys, self._crowds, name=self._name, forward=self._forwarder.add, limits=limits,
+            self.commands, self._keys, self.watched, name=self._name, forward=self._forwarder.add, limits=limits,
             note_id=self._redeclared.note_id,
         )  # fmt: skip
 
@@ -255,7 +253,7 @@ class Tasks:
     def transient_queues(self) -> TransientQueues:
         """Keeps transient queues that are in use."""
         timeout_s = self._options.consumer_heartbeat_timeout
-        return TransientQueues(self._queues, self.watched, self._crowds, timeout_s=timeout_s)
+        return TransientQueues(self._queues, self.watched, timeout_s=timeout_s)
 
     @fork_safe_property
     def janitor(self) -> Janitor:

@@ -18,7 +18,6 @@ from celery_redis_plus.maintenance.maintenance_task import MaintenanceTask, Slic
 if TYPE_CHECKING:
     from celery_redis_plus.broker.queues.queues import Queues
     from celery_redis_plus.maintenance.consumed_queues import ConsumedQueue, ConsumedQueues
-    from celery_redis_plus.maintenance.resting_queues import QueueCrowds
 
 logger = logging.getLogger(__name__)
 
@@ -58,17 +57,15 @@ class TransientQueues(MaintenanceTask):
         self,
         queues: Queues,
         watched: ConsumedQueues,
-        crowds: QueueCrowds,
         *,
         timeout_s: float,
     ) -> None:
-        """Look after the queues in `watched`; `crowds` tells of which of them the looks at their consumers have kept the records.
+        """Look after the queues in `watched`, unless the looks at their consumers have kept their records.
 
         `timeout_s` is `consumer_heartbeat_timeout`.
         """
         self._queues = queues
         self._watched = watched
-        self._crowds = crowds
         self._timeout_s = timeout_s
         self._list_at = 0.0
         self._touch_at: dict[str, float] = {}
@@ -113,7 +110,7 @@ class TransientQueues(MaintenanceTask):
             self._touch_at.pop(queue, None)
             return
         life = Life.of(used, self._timeout_s)
-        page, seen = self._touched.pop(queue, 0), self._crowds.seen.get(queue)
+        page, seen = self._touched.pop(queue, 0), self._watched.seen.get(queue)
         if not page and seen is not None and seen.unpublished and seen.at + life.interval_s > now:
             self._touch_at[queue] = seen.at + life.interval_s
             return

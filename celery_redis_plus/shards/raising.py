@@ -24,7 +24,7 @@ from celery_redis_plus.connection.broker_at import shards_of
 from celery_redis_plus.connection.shard_layout import shard_of
 from celery_redis_plus.errors import OptionError
 from celery_redis_plus.keys import SHARDS_FORMAT_VERSION
-from celery_redis_plus.maintenance.resting_queues import QueueCrowds
+from celery_redis_plus.maintenance.consumed_queues import ConsumedQueues
 from celery_redis_plus.maintenance.sweeper import Sweeper, SweepLimits
 from celery_redis_plus.shards.place import Place, connect
 from celery_redis_plus.shards.queue_move import QueueMove
@@ -305,7 +305,7 @@ class ShardsRaise:
         options = self._options
         limits = SweepLimits(options.visibility_timeout, None, options.dead_letter_max, options.dead_letter_ttl)
         return Sweeper(
-            place.commands, place.keys, QueueCrowds(), name=secrets.token_hex(6), limits=limits, forward=lambda _: None
+            place.commands, place.keys, ConsumedQueues(), name=secrets.token_hex(6), limits=limits, forward=lambda _: None
         )  # fmt: skip
 
     def _sweep(self, sweeper: Sweeper, moves: list[QueueMove]) -> None:

@@ -11,7 +11,6 @@ from celery_redis_plus.broker.exchanges.declared_topology import DeclaredTopolog
 from celery_redis_plus.maintenance import consumer_lists
 from celery_redis_plus.maintenance.consumed_queues import ConsumedQueues
 from celery_redis_plus.maintenance.consumer_lists import ConsumerLists
-from celery_redis_plus.maintenance.resting_queues import QueueCrowds
 from tests.support.inbox import Inbox, declare
 from tests.support.waiting import wait_until
 
@@ -40,10 +39,9 @@ def lists(channel, commands):
     consumer = Consumer("s.1", "q", "t")
     consumers.join(consumer)
     watched.add("q", consumer.id, None, consumer)
-    crowds = QueueCrowds()
-    made = ConsumerLists(consumers, watched, UnackedMessages(), DeclaredTopology(), crowds, timeout_s=TIMEOUT_S)
+    made = ConsumerLists(consumers, watched, UnackedMessages(), DeclaredTopology(), timeout_s=TIMEOUT_S)
     made.run()
-    assert crowds.seen["q"].consumers == 1
+    assert watched.seen["q"].consumers == 1
     return made
 
 
