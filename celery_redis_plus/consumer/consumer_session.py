@@ -183,7 +183,7 @@ class ConsumerSession:
         service = self.service
         service.own_process.add(self.commands)
         user = self.id if consumer is None else consumer.id
-        service.watched.add(queue, user, ttl_ms, consumer, record_id=b"" if known is None else known.id)
+        service.consumed.add(queue, user, ttl_ms, consumer, record_id=b"" if known is None else known.id)
         service.start()
         self.unreported = True
 

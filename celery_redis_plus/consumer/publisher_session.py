@@ -143,7 +143,7 @@ class PublisherSession:
             transient_ttl_s=options.transient_queue_ttl,
             owner_timeout_s=options.consumer_heartbeat_timeout,
             event_log=EventLogSettings.of(options),
-            knowledge=topology,
+            topology=topology,
             on_mismatch=options.on_mismatch,
         )
         self.owned_queues = OwnedQueues(

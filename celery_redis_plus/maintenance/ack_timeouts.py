@@ -1,7 +1,7 @@
 """Waits for the answers to tracked deliveries, and sees to the recipients that do not answer in time.
 
-All watched deliveries of this process share one thread and two connections, which exist while something is watched. What
-is watched no more, because its publisher has died, any process that consumes resolves (`AbandonedDeliveries`).
+All awaited deliveries of this process share one thread and two connections, which exist while something is awaited. What
+is awaited no more, because its publisher has died, any process that consumes resolves (`AbandonedDeliveries`).
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class AbandonedDeliveries(MaintenanceTask):
 
 
 @dataclass(slots=True)
-class _Watched:
+class _Awaited:
     """A delivery that somebody waits for."""
 
     callbacks: list[Resolved]
@@ -147,7 +147,7 @@ class AckTimeouts:
         #: Made with the thread: most processes never track anything.
         self._waker: Waker | None = None
         self._lock = lock_of(self)
-        self._watched: dict[str, _Watched] = {}
+        self._awaited: dict[str, _Awaited] = {}
         self._thread: threading.Thread | None = None
         self._streams: tuple[str, ...] = ()
         self._stopping = False
@@ -155,7 +155,7 @@ class AckTimeouts:
     def watch(self, track: str, callback: Resolved) -> None:
         """Call `callback`, from another thread, when the delivery is resolved; at once if it is already."""
         with self._lock:
-            self._watched.setdefault(track, _Watched([])).callbacks.append(callback)
+            self._awaited.setdefault(track, _Awaited([])).callbacks.append(callback)
             if self._waker is None:
                 self._waker = Waker()
             if self._thread is None:
@@ -183,7 +183,7 @@ class AckTimeouts:
         try:
             while not self._stopping:
                 with self._lock:
-                    if not self._watched:
+                    if not self._awaited:
                         self._thread = None
                         return
                 try:
@@ -209,14 +209,14 @@ class AckTimeouts:
     def _resolve_overdue(self) -> None:
         """Look at each delivery whose time has come, or that is new; call back for those that are resolved."""
         now = clock.now_s()
-        for track, watched in list(self._watched.items()):
-            if watched.ask_at > now:
+        for track, awaited in list(self._awaited.items()):
+            if awaited.ask_at > now:
                 continue
             wait_s = self._overdue.resolve(track)
             if wait_s is None:
                 self._end(track)
             else:
-                watched.ask_at = clock.now_s() + wait_s
+                awaited.ask_at = clock.now_s() + wait_s
 
     def _end(self, track: str) -> None:
         """Call back for a delivery that is resolved, or of which nothing more will be known."""
@@ -227,12 +227,12 @@ class AckTimeouts:
             give_up(track, error)
         self._overdue.tracks.settle(track)
         with self._lock:
-            watched = self._watched.pop(track)
-        self._call_back(watched, state)
+            awaited = self._awaited.pop(track)
+        self._call_back(awaited, state)
 
     @staticmethod
-    def _call_back(watched: _Watched, state: Tracked | None) -> None:
-        for callback in watched.callbacks:
+    def _call_back(awaited: _Awaited, state: Tracked | None) -> None:
+        for callback in awaited.callbacks:
             try:
                 callback(state)
             except Exception:
@@ -240,7 +240,7 @@ class AckTimeouts:
 
     def _rest(self) -> None:
         """Wait for an answer, for somebody's time to be over, or for news from another thread."""
-        tracks = tuple(self._watched)
+        tracks = tuple(self._awaited)
         if not tracks or self._waker is None:
             return
         if tracks != self._streams:
@@ -248,10 +248,10 @@ class AckTimeouts:
             if self._streams:
                 self._answers.abort()
             streams = [self._keys.track(track)[1] for track in tracks]
-            ids = [self._watched[track].last for track in tracks]
+            ids = [self._awaited[track].last for track in tracks]
             self._answers.start("XREAD", "BLOCK", int(ANSWER_BLOCK_S * 1000), "STREAMS", *streams, *ids)
             self._streams = tracks
-        due_s = min((watched.ask_at for watched in list(self._watched.values())), default=0.0) - clock.now_s()
+        due_s = min((awaited.ask_at for awaited in list(self._awaited.values())), default=0.0) - clock.now_s()
         readable = wait_readable([self._waker.fileno(), self._answers.fileno()], max(due_s, 0.0))
         self._waker.clear()
         if self._answers.fileno() in readable:
@@ -259,17 +259,17 @@ class AckTimeouts:
             self._take(tracks)
 
     def _take(self, tracks: Sequence[str]) -> None:
-        by_stream = {self._keys.track(track)[1]: self._watched[track] for track in tracks}
+        by_stream = {self._keys.track(track)[1]: self._awaited[track] for track in tracks}
         try:
             answers = self._answers.finish() or ()
         except WrongKeyType as error:
             self._end_unreadable(tracks, error)
             return
         for stream, entries in answers:
-            watched = by_stream[bytes(stream)]
-            watched.last = entries[-1][0]
+            awaited = by_stream[bytes(stream)]
+            awaited.last = entries[-1][0]
             if any(b"resolved" in fields for _, fields in entries):
-                watched.ask_at = 0.0
+                awaited.ask_at = 0.0
 
     def _end_unreadable(self, tracks: Sequence[str], error: WrongKeyType) -> None:
         """End the wait for deliveries whose answers are a key of another type: no answers are read while they are waited for."""

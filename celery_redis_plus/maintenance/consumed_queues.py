@@ -23,7 +23,7 @@ class ConsumedQueue:
     name: str
     #: Life of the unused queue in ms; None: it is a lasting one, as far as this process knows.
     ttl_ms: int | None
-    #: Who wants it watched: consumers, and sessions that get messages one at a time.
+    #: Who uses it: consumers, and sessions that get messages one at a time.
     users: frozenset[str]
     consumers: tuple[Consumer, ...] = field(default=())
     #: It has had a record while it was consumed: where that is missing, the queue is gone. Else it was never declared.
@@ -84,7 +84,7 @@ class ConsumedQueues:
         return not left
 
     def redeclared(self, queue: str, ttl_ms: int | None, record_id: bytes = b"") -> None:
-        """Note that a watched queue was declared again, or has new arguments, and tell its consumers."""
+        """Note that a consumed queue was declared again, or has new arguments, and tell its consumers."""
         with self._lock:
             known = self._queues.get(queue)
             if known is None:
@@ -96,13 +96,13 @@ class ConsumedQueues:
         self.on_change()
 
     def deleted(self, queue: str) -> None:
-        """Note that a watched queue was deleted, and tell its consumers."""
+        """Note that a consumed queue was deleted, and tell its consumers."""
         known = self._set_declared(queue, declared=False)
         for consumer in known.consumers if known is not None else ():
             consumer.on_deleted()
 
     def note_declared(self, queue: str) -> None:
-        """Note that a watched queue has a record."""
+        """Note that a consumed queue has a record."""
         if queue in self._queues and not self._queues[queue].declared:
             self._set_declared(queue, declared=True)
 
@@ -131,13 +131,13 @@ class ConsumedQueues:
         return seen if seen is not None and clock.now_s() - seen.at < SEEN_S else None
 
     def get(self, queue: str) -> ConsumedQueue | None:
-        """Return a queue, None where it is not watched."""
+        """Return a queue, None where it is not consumed."""
         return self._queues.get(queue)
 
     def all(self) -> list[ConsumedQueue]:
-        """Return the watched queues."""
+        """Return the consumed queues."""
         return list(self._queues.values())
 
     def __len__(self) -> int:
-        """Return how many queues are watched."""
+        """Return how many queues are consumed."""
         return len(self._queues)

@@ -44,27 +44,27 @@ class ConsumerLists(MaintenanceTask):
     def __init__(
         self,
         consumers: Consumers,
-        watched: ConsumedQueues,
+        consumed: ConsumedQueues,
         unacked_messages: UnackedMessages,
-        knowledge: DeclaredTopology,
+        topology: DeclaredTopology,
         *,
         timeout_s: float,
         note_id: Callable[[str, bytes], None] = lambda *_: None,
     ) -> None:
-        """Look after the consumers in `watched`.
+        """Look after the consumers in `consumed`.
 
         Args:
             consumers: the lists on the server.
-            watched: the queues that this process consumes; it is told how each of them is.
+            consumed: the queues that this process consumes; it is told how each of them is.
             unacked_messages: tells which messages of a broken session are still to be released.
-            knowledge: tells which queues have a single active consumer.
+            topology: tells which queues have a single active consumer.
             timeout_s: `consumer_heartbeat_timeout`; each list is looked at every third of it.
             note_id: is told a queue, and the id of its record; an empty one: it has none.
         """
         self._consumers = consumers
-        self._watched = watched
+        self._consumed = consumed
         self._unacked_messages = unacked_messages
-        self._knowledge = knowledge
+        self._topology = topology
         #: One that went with a heartbeat.
         self._look: ConsumerLook | None = None
         self._timeout_s, self._interval_s = timeout_s, timeout_s / 3
@@ -93,7 +93,7 @@ class ConsumerLists(MaintenanceTask):
         self._due_at = 0.0
 
     def look_soon(self) -> None:
-        """Look for new consumers at once: what is watched has changed."""
+        """Look for new consumers at once: what is consumed has changed."""
         self._due_at = 0.0
 
     def deregister(self, queue: str, consumer: str) -> None:
@@ -164,7 +164,7 @@ class ConsumerLists(MaintenanceTask):
         self._missed.intersection_update(present)
 
     def _may_leave(self, queue: str, consumer: str) -> bool:
-        record = self._knowledge.records.get(queue)
+        record = self._topology.records.get(queue)
         if record is not None and not record.arguments.single_active:
             return True
         session = consumer.partition(CONSUMER_ID_SEPARATOR)[0]
@@ -190,12 +190,12 @@ class ConsumerLists(MaintenanceTask):
                 self._look_again(standing.consumer, now + standing.next_death_s + DEATH_MARGIN_S)
             self._note_pause(standing)
             if standing.queue is not None:
-                self._watched.note_seen(standing.consumer.queue, standing.queue)
+                self._consumed.note_seen(standing.consumer.queue, standing.queue)
                 self._note_id(standing.consumer.queue, standing.queue.record_id)
 
     def _life_ms(self, queue: str) -> int:
         """Return for how long the record of a queue is to live from now on, in ms; 0 for a lasting one."""
-        consumed = self._watched.get(queue)
+        consumed = self._consumed.get(queue)
         return 0 if consumed is None or consumed.ttl_ms is None else int(Life.of(consumed, self._timeout_s).seconds * 1000)
 
     def _look_again(self, consumer: Consumer, at: float) -> None:
@@ -231,4 +231,4 @@ class ConsumerLists(MaintenanceTask):
             self._look_again(standing.consumer, clock.now_s() + PAUSE_CHECK_S)
 
     def _present(self) -> list[Consumer]:
-        return [consumer for queue in self._watched.all() for consumer in queue.consumers]
+        return [consumer for queue in self._consumed.all() for consumer in queue.consumers]

@@ -26,7 +26,7 @@ class DroppedSessions(MaintenanceTask):
     def __init__(
         self,
         unacked_messages: UnackedMessages,
-        watched: ConsumedQueues,
+        consumed: ConsumedQueues,
         positions: SubscriberCursors,
         consumer_lists: ConsumerLists,
         *,
@@ -34,7 +34,7 @@ class DroppedSessions(MaintenanceTask):
     ) -> None:
         """Clean up there; `wake` wakes the maintenance tasks, and takes no lock."""
         self._unacked_messages = unacked_messages
-        self._watched = watched
+        self._consumed = consumed
         self._positions = positions
         self._consumer_lists = consumer_lists
         self._wake = wake
@@ -57,11 +57,11 @@ class DroppedSessions(MaintenanceTask):
 
     def _clean_up(self, session: str) -> None:
         queues = set()
-        for queue in self._watched.all():
+        for queue in self._consumed.all():
             for user in queue.users:
                 if user.partition(CONSUMER_ID_SEPARATOR)[0] == session:
                     queues.add(queue.name)
-                    self._watched.remove(queue.name, user)
+                    self._consumed.remove(queue.name, user)
                     if user != session:
                         self._consumer_lists.deregister(queue.name, user)
         for position in self._positions.all():

@@ -70,7 +70,7 @@ class Heartbeat(MaintenanceTask):
         self.server_run = ""
         #: Whether the connections of this process tell that it lives; and whether the server tells it which connections exist.
         self.is_judged = self.asks = True
-        self._told: set[str] = set()
+        self._logged: set[str] = set()
         #: This process' record as it is stored; None: there is none.
         self.stored: ProcessRecord | None = None
         #: The next heartbeat comes within so many seconds.
@@ -218,8 +218,8 @@ class Heartbeat(MaintenanceTask):
 
     def tell(self, why: str) -> None:
         """Log, once for each reason, that the visibility timeout holds."""
-        if why not in self._told:
-            self._told.add(why)
+        if why not in self._logged:
+            self._logged.add(why)
             logger.warning(
                 "the messages of a worker that dies come back after the visibility timeout (%g s), and not after "
                 "connection_lost_grace: it is unknown which connections it has left (%s)",

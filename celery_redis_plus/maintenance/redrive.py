@@ -60,11 +60,11 @@ class _Queue:
 class Redrive(LeaderTask):
     """The leader's task that puts failed messages back to work."""
 
-    def __init__(self, redriver: Redriver, tended: UnconsumedQueues, leadership: Leadership) -> None:
-        """Look for rules among the `tended` queues, anew with each list of them, and where `leadership` has another epoch."""
+    def __init__(self, redriver: Redriver, always_swept: UnconsumedQueues, leadership: Leadership) -> None:
+        """Look for rules among the `always_swept` queues: with each new list of them, and in each epoch of `leadership`."""
         super().__init__(leadership)
         self._redriver = redriver
-        self._tended = tended
+        self._always_swept = always_swept
         self._names: list[str] | None = None
         self._queues: dict[str, _Queue] = {}
         self._failures = KeyFailures(logger, "has dead letters that cannot be redriven")
@@ -73,7 +73,7 @@ class Redrive(LeaderTask):
     @property
     def next_run_at(self) -> float:
         """When to run next, on `clock`, in seconds."""
-        if self._names is not self._tended.queues or self._is_new_leader:
+        if self._names is not self._always_swept.queues or self._is_new_leader:
             return 0.0
         return min((queue.next_at for queue in self._queues.values()), default=float("inf"))
 
@@ -81,7 +81,7 @@ class Redrive(LeaderTask):
         """Redrive what is due until the slice is over. Raises as `CommandConnection.call` does."""
         if self._is_new_leader:
             self._epoch, self._queues = self._leadership.epoch, {}
-        if self._names is not self._tended.queues:
+        if self._names is not self._always_swept.queues:
             self._look()
         slice_ = Slice()
         for name, queue in sorted(self._queues.items(), key=lambda item: item[1].next_at):
@@ -98,7 +98,7 @@ class Redrive(LeaderTask):
             queue.rest(now)
 
     def _look(self) -> None:
-        names = self._tended.queues
+        names = self._always_swept.queues
         rules = self._redriver.rules(names) if names else {}
         before, now = self._queues, clock.now_s()
         self._queues = {

@@ -56,7 +56,7 @@ class MaintenanceService:
     _reachable = True
     #: Until when `flush` waits, on the monotonic clock, in seconds; None where it has not waited in vain.
     _flush_until: float | None = None
-    _watched_version = -1
+    _consumed_version = -1
     #: The queues that this process sweeps: those that it consumes, and those that no process consumes; and of when they are.
     _swept: Collection[str] = ()
     _swept_as_of: tuple[int, list[str]] | None = None
@@ -92,17 +92,17 @@ class MaintenanceService:
             connector, keys, options, name=name, topology=topology, wake=self._waker.wake,
             needed_besides=self._is_needed_besides,
         )  # fmt: skip
-        self.unacked_messages, self.watched, self.positions = tasks.unacked_messages, tasks.watched, tasks.positions
+        self.unacked_messages, self.consumed, self.positions = tasks.unacked_messages, tasks.consumed, tasks.positions
         self.unacked_messages.on_work = self._waker.wake
-        self.watched.on_change = self._waker.wake
+        self.consumed.on_change = self._waker.wake
         if connector.credentials is not None:
             connector.credentials.wake_on_renewal(self._waker)
         if connector.finder is not None:
             connector.finder.wake_on_move(self._waker)
         #: What this process has declared.
-        self.knowledge = topology
+        self.topology = topology
         #: Gives back what is left when the interpreter exits.
-        self.process_end = ProcessEnd(connector, keys, options, self.unacked_messages, self.watched)
+        self.process_end = ProcessEnd(connector, keys, options, self.unacked_messages, self.consumed)
         #: What this process waits for; its thread runs while there is something.
         self.deliveries = AckTimeouts(connector, keys, options)
         #: Those that channels and sessions tell something.
@@ -310,23 +310,23 @@ class MaintenanceService:
 
     def _consumes(self) -> bool:
         """Return whether this process consumes, waits for what a lost one has, or has another reason to do the maintenance."""
-        return self.own_process.looks or bool(self.watched.all()) or self.needed_besides()
+        return self.own_process.looks or bool(self.consumed.all()) or self.needed_besides()
 
     def _work(self, *, news: bool) -> float:
-        version = self.watched.version
-        if version != self._watched_version:
-            self._watched_version = version
+        version = self.consumed.version
+        if version != self._consumed_version:
+            self._consumed_version = version
             self.tasks.transient_queues.run_soon()
             self.consumer_lists.look_soon()
             self.tasks.subscriber_heartbeats.run_soon()
             # All of them: each is asked for every few seconds.
-            self.knowledge.records.make_room(2 * len(self.watched))
+            self.topology.records.make_room(2 * len(self.consumed))
         # First: a queue that has just woken this process is swept, also where it is consumed here no more.
         due_at = self.runner.run(news=news)
         unconsumed = self.tasks.unconsumed_queues.queues if self.tasks.leadership.leads else []
         if (version, unconsumed) != self._swept_as_of:
             self._swept_as_of = (version, unconsumed)
-            self._swept = dict.fromkeys([queue.name for queue in self.watched.all()] + unconsumed)
+            self._swept = dict.fromkeys([queue.name for queue in self.consumed.all()] + unconsumed)
             self.tasks.sweeper.watch(self._swept)
             return self.runner.next_run_at
         return due_at

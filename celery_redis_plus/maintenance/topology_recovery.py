@@ -40,22 +40,22 @@ class TopologyRecovery(MaintenanceTask):
         self,
         queues: Queues,
         bindings: Bindings,
-        watched: ConsumedQueues,
-        knowledge: DeclaredTopology,
+        consumed: ConsumedQueues,
+        topology: DeclaredTopology,
         *,
         on_flush: Callable[[], None],
         heartbeat_s: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        """Look after the queues in `watched` and those of bindings that were made here, by what is in `knowledge`.
+        """Look after the queues in `consumed` and those of bindings that were made here, by what is in `topology`.
 
         `on_flush` is called when the database was found flushed. `heartbeat_s` returns for how many seconds at most there is no
         call of the maintenance thread.
         """
         self._queues = queues
         self._bindings = bindings
-        self._watched = watched
-        self._knowledge = knowledge
-        self._flushes = knowledge.flushes
+        self._consumed = consumed
+        self._topology = topology
+        self._flushes = topology.flushes
         self._on_flush, self._heartbeat_s = on_flush, heartbeat_s
         #: Something may be missing: an answer said so, or the connection was away.
         self._in_doubt = True
@@ -75,24 +75,24 @@ class TopologyRecovery(MaintenanceTask):
         """
         rest_s = random.uniform(0.8, 1.2) * LOOK_S  # noqa: S311 - spreads load, guards nothing
         self._due_at = clock.now_s() + rest_s
-        watched = {queue.name for queue in self._watched.all()}
-        if not watched:
+        consumed = {queue.name for queue in self._consumed.all()}
+        if not consumed:
             # Nothing was lost here by a flush that is known by now.
-            self._flushes = self._knowledge.flushes
+            self._flushes = self._topology.flushes
             return
         if not self._in_doubt:
             self._due_at -= min(self._heartbeat_s(), rest_s / 2)
-            self._bindings.ask_whether_lost(watched | self._knowledge.bound_queues(), self.run_soon)
+            self._bindings.ask_whether_lost(consumed | self._topology.bound_queues(), self.run_soon)
             return
         # In this order: a flush after the look at the mark is noticed the next time.
         self._bindings.check_flush()
         # A flush that is noticed here asks for this very run.
         self._in_doubt, self._due_at = False, clock.now_s() + rest_s
-        flushes = self._knowledge.flushes
+        flushes = self._topology.flushes
         if flushes != self._flushes:
             self._on_flush()
         # A binding alone would lead nowhere.
-        wanted = sorted(watched | self._knowledge.bound_queues())
+        wanted = sorted(consumed | self._topology.bound_queues())
         missing = self._missing(wanted, flushed=flushes != self._flushes)
         seen_at = clock.now_s()
         since = {name: self._suspects.get(name, seen_at) for name in missing}
@@ -108,7 +108,7 @@ class TopologyRecovery(MaintenanceTask):
         if self._suspects:
             self._in_doubt, self._due_at = True, min(self._due_at, seen_at + MISSING_RECHECK_S)
             return
-        self._bindings.restore_lost(self._knowledge.bound_exchanges())
+        self._bindings.restore_lost(self._topology.bound_exchanges())
         self._flushes = flushes
 
     def _missing(self, names: Sequence[str], *, flushed: bool) -> dict[str, Absence]:
@@ -122,15 +122,15 @@ class TopologyRecovery(MaintenanceTask):
 
     def _has_had(self, name: str) -> bool:
         """Return whether a queue is consumed here, and was declared meanwhile."""
-        watched = self._watched.get(name)
-        return watched is not None and watched.declared
+        consumed = self._consumed.get(name)
+        return consumed is not None and consumed.declared
 
     def _cancel_consumers(self, name: str) -> None:
         logger.warning("queue %r, consumed here, was deleted: its consumers are cancelled", name, extra={"queue": name})
-        self._watched.deleted(name)
+        self._consumed.deleted(name)
 
     def _declare(self, name: str, absence: Absence) -> None:
-        arguments = self._knowledge.queue(name) or QueueArguments(durable=True)
+        arguments = self._topology.queue(name) or QueueArguments(durable=True)
         if absence is Absence.EXPIRED:
             logger.warning(
                 "queue %r, consumed here, has expired: this process gave no sign of life in time, or the server's clock stepped. "
@@ -150,13 +150,13 @@ class TopologyRecovery(MaintenanceTask):
             if absence is Absence.EXPIRED:
                 self._bind(name)
             # Its life is extended at once: its consumers are still listed, and do not join again.
-            self._watched.redeclared(name, self._queues.ttl_ms(arguments))
+            self._consumed.redeclared(name, self._queues.ttl_ms(arguments))
         except PreconditionFailed as error:
             logger.warning("queue %r was declared otherwise meanwhile: %s", name, error, extra={"queue": name})
 
     def _bind(self, name: str) -> None:
         """Bind an expired queue as before: whoever has cleared it away has removed its bindings."""
-        for exchange in self._knowledge.bound_exchanges():
-            for binding in self._knowledge.bindings(exchange):
+        for exchange in self._topology.bound_exchanges():
+            for binding in self._topology.bindings(exchange):
                 if binding.queue == name:
                     self._bindings.bind(exchange, binding)

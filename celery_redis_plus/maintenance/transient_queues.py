@@ -56,16 +56,16 @@ class TransientQueues(MaintenanceTask):
     def __init__(
         self,
         queues: Queues,
-        watched: ConsumedQueues,
+        consumed: ConsumedQueues,
         *,
         timeout_s: float,
     ) -> None:
-        """Look after the queues in `watched`, unless the looks at their consumers have kept their records.
+        """Look after the queues in `consumed`, unless the looks at their consumers have kept their records.
 
         `timeout_s` is `consumer_heartbeat_timeout`.
         """
         self._queues = queues
-        self._watched = watched
+        self._consumed = consumed
         self._timeout_s = timeout_s
         self._list_at = 0.0
         self._touch_at: dict[str, float] = {}
@@ -79,7 +79,7 @@ class TransientQueues(MaintenanceTask):
         return min(self._list_at, *self._touch_at.values()) if self._touch_at else self._list_at
 
     def run_soon(self) -> None:
-        """Run next at once: the connection was away, or what is watched has changed."""
+        """Run next at once: the connection was away, or what is consumed has changed."""
         self._list_at = 0.0
         self._touch_at = dict.fromkeys(self._touch_at, 0.0)
 
@@ -101,16 +101,16 @@ class TransientQueues(MaintenanceTask):
 
     def _list(self, now: float) -> None:
         self._list_at = now + RELIST_S
-        transient = [queue.name for queue in self._watched.all() if queue.ttl_ms is not None]
+        transient = [queue.name for queue in self._consumed.all() if queue.ttl_ms is not None]
         self._touch_at = {name: self._touch_at.get(name, 0.0) for name in transient}
 
     def _touch(self, queue: str, now: float, slice_: Slice) -> None:
-        used = self._watched.get(queue)
+        used = self._consumed.get(queue)
         if used is None or used.ttl_ms is None:
             self._touch_at.pop(queue, None)
             return
         life = Life.of(used, self._timeout_s)
-        page, seen = self._touched.pop(queue, 0), self._watched.seen.get(queue)
+        page, seen = self._touched.pop(queue, 0), self._consumed.seen.get(queue)
         if not page and seen is not None and seen.unpublished and seen.at + life.interval_s > now:
             self._touch_at[queue] = seen.at + life.interval_s
             return

@@ -19,13 +19,13 @@ UNCONSUMED_CHECK_S = 20.0
 
 
 class UnconsumedQueues(LeaderTask):
-    """The leader's task that knows the tended queues."""
+    """The leader's task that knows the queues that are always swept."""
 
     def __init__(self, queues: Queues, leadership: Leadership) -> None:
         """Look through `queues`, at once in each epoch of `leadership`."""
         super().__init__(leadership)
         self._queues = queues
-        #: The tended queues.
+        #: These queues.
         self.queues: list[str] = []
 
     def run(self) -> None:

@@ -205,7 +205,7 @@ class ShardsRaise:
     def _trust(self) -> None:
         for place in {id(place): place for place in (*self._old, *self._new)}.values():
             mark = place.commands.command("GET", place.keys.database_id)
-            place.knowledge.trust(mark or b"none")
+            place.topology.trust(mark or b"none")
 
     def _ready(self) -> list[QueueMove]:
         """Return the moves, with those of queues that were declared meanwhile; their old places take no messages."""

@@ -180,7 +180,7 @@ class UnackedMessages:
         #: Queue -> seconds for which a consumer may hold a message of it, where that is limited.
         self.timeouts_s: dict[str, float] = {}
         #: Queues whose log line about messages that are sent back repeatedly was written.
-        self.pauses_told: set[str] = set()
+        self.pauses_logged: set[str] = set()
         #: How many messages that were added a consumer had seen before.
         self.redelivered = 0
         #: How many batches have brought a message.

@@ -106,15 +106,15 @@ class Process:
         connector = Connector(Address.from_url(url), self.options)
         self.commands = CommandConnection(connector, "maintenance", timeout=5, learns_id=True)
         self.timers = BlockingConnection(connector, "timers", timeout=5, learns_id=True)
-        self.watched = ConsumedQueues()
-        self.watched.add("q", f"session of {name}.1", None)
+        self.consumed = ConsumedQueues()
+        self.consumed.add("q", f"session of {name}.1", None)
         self.unacked_messages = UnackedMessages()
         #: It consumes in another shard of the broker.
         self.elsewhere = False
         grace_s = self.options.connection_lost_grace
         own = OwnProcess(
             (self.commands, self.timers),
-            self.watched,
+            self.consumed,
             self.unacked_messages,
             SubscriberCursors(300),
             grace_s=grace_s,

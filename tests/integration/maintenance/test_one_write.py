@@ -35,13 +35,13 @@ def commands(channel):
 def lists(channel, commands):
     """Those of a process that consumes one queue, looked for once."""
     declare(channel, "q")
-    consumers, watched = Consumers(commands, channel.session.keys), ConsumedQueues()
+    consumers, consumed = Consumers(commands, channel.session.keys), ConsumedQueues()
     consumer = Consumer("s.1", "q", "t")
     consumers.join(consumer)
-    watched.add("q", consumer.id, None, consumer)
-    made = ConsumerLists(consumers, watched, UnackedMessages(), DeclaredTopology(), timeout_s=TIMEOUT_S)
+    consumed.add("q", consumer.id, None, consumer)
+    made = ConsumerLists(consumers, consumed, UnackedMessages(), DeclaredTopology(), timeout_s=TIMEOUT_S)
     made.run()
-    assert watched.seen["q"].consumers == 1
+    assert consumed.seen["q"].consumers == 1
     return made
 
 

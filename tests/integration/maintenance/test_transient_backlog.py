@@ -148,13 +148,13 @@ def test_a_long_pass_over_one_queue_keeps_no_other_from_its_turn(channel, redis_
             return self.looks > 1
 
     monkeypatch.setattr(transient_queues, "Slice", OneLook)
-    watched = ConsumedQueues()
+    consumed = ConsumedQueues()
     for name, count in (("long", MANY), ("short", 1)):
         queues = declare_expiring(channel, name)
         publish(channel, name, *range(count))
-        watched.add(name, "a test", 60_000)
+        consumed.add(name, "a test", 60_000)
     redis_client.pexpire("meta:{short}", 5_000)
-    transient = TransientQueues(queues, watched, timeout_s=60)
+    transient = TransientQueues(queues, consumed, timeout_s=60)
     transient.run()
     assert redis_client.pttl("meta:{short}") <= 5_000
     transient.run()

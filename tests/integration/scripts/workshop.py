@@ -98,9 +98,9 @@ class Workshop:
         self.keys = Keys()
         self.q = self.keys.queue("q")
         self.unacked_messages = UnackedMessages()
-        knowledge = DeclaredTopology()
-        self.queues = Queues(self.commands, self.keys, transient_ttl_s=3600, knowledge=knowledge)
-        self.bindings = Bindings(self.commands, self.keys, knowledge)
+        topology = DeclaredTopology()
+        self.queues = Queues(self.commands, self.keys, transient_ttl_s=3600, topology=topology)
+        self.bindings = Bindings(self.commands, self.keys, topology)
         self.publisher = Publisher(self.commands, self.keys, dedup_window_s=900, on_missing=self.queues.revive)
         self.claim_commands = ClaimCommands(self.commands, self.keys, holder="holder", visibility_timeout_s=VISIBILITY_S)
         self.acknowledger = Acknowledger(

@@ -194,7 +194,7 @@ class InMemoryConnection:
         self.service = SimpleNamespace(
             unacked_messages=unacked, active_tasks=None, delivering=Delivering(),
             start=lambda: None, check=lambda: None, wake=lambda: None,
-            watched=SimpleNamespace(add=lambda *_: None, remove=lambda *_: None),
+            consumed=SimpleNamespace(add=lambda *_: None, remove=lambda *_: None),
             consumer_lists=SimpleNamespace(run_soon=lambda: None, deregister=lambda *_: None),
             positions=SimpleNamespace(owned=lambda *_: [], find=lambda tag: None), process_end=SimpleNamespace(begun=False),
         )  # fmt: skip

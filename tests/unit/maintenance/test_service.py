@@ -91,7 +91,7 @@ def test_a_stop_does_not_wait_for_the_next_try(service, connector, monkeypatch):
 
 
 def test_an_unreachable_server_is_tried_again_and_logged_once(service, connector, caplog):
-    service.watched.add("q", "session", None)
+    service.consumed.add("q", "session", None)
     with caplog.at_level(logging.INFO, LOGGER):
         service.start()
         wait_until(lambda: connector.tries > 3)
@@ -134,7 +134,7 @@ def test_without_consumers_the_thread_ends_after_a_while(service, connector, clo
 
 
 def test_with_consumers_the_thread_goes_on(service, connector, clock):
-    service.watched.add("q", "session", None)
+    service.consumed.add("q", "session", None)
     service.start()
     wait_until(lambda: connector.tries > 1)
     clock.advance(IDLE_END_S + 1)
