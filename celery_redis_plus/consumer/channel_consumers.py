@@ -340,7 +340,7 @@ class ChannelConsumers:
         self.queues.release_buffered()
         # The session lives, and other channels use it: only this channel's own deliveries are left to maintenance.
         left = credit.unsettled()
-        credit.forget()
+        credit.leave_unsettled()
         if left:
             service.unacked_messages.orphan(left)
 
@@ -362,7 +362,7 @@ class ChannelConsumers:
         for queue, consumer in consumers.items():
             service.consumed.remove(queue, consumer.id)
         queues = {*self.queues.abandon(), *consumers, *self._asked}
-        self._credit.forget()
+        self._credit.leave_unsettled()
         if queues or delivered:
             service.unacked_messages.abandon(session, queues, delivered)
         # After it: a single active consumer leaves when the messages are back.

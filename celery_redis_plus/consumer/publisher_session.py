@@ -271,7 +271,7 @@ class PublisherSession:
         """The client's connection, which outlives sessions; None where it is gone."""
         return None if self._client_connection is None else self._client_connection()
 
-    def check(self) -> None:
+    def check_open(self) -> None:
         """Raise ServerUnreachable where the session is broken, so that its consumers reconnect."""
         self.check_process()
         self.commands.check_master()

@@ -121,7 +121,7 @@ class AbandonedDeliveries(MaintenanceTask):
                 self._due_at = 0.0
                 return
             if self._overdue.resolve(track) is None:
-                tracks.settle(track)
+                tracks.end(track)
 
 
 @dataclass(slots=True)
@@ -225,7 +225,7 @@ class AckTimeouts:
             state = self._overdue.tracks.state(track)
         except (ResponseError, InvalidArgument) as error:
             give_up(track, error)
-        self._overdue.tracks.settle(track)
+        self._overdue.tracks.end(track)
         with self._lock:
             awaited = self._awaited.pop(track)
         self._call_back(awaited, state)

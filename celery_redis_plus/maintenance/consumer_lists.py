@@ -117,7 +117,7 @@ class ConsumerLists(MaintenanceTask):
             if at <= latest and consumer in present and consumer not in self._missed
         ]
         if self._look is None and 0 < len(due) <= CONSUMERS_A_CALL and clock.now_s() < self._due_at:
-            self._look = self._consumers.check_nowait(due, self._life_ms)
+            self._look = self._consumers.check_listed_nowait(due, self._life_ms)
             self._set_due(due, clock.now_s() + self._interval_s)
 
     def _set_due(self, consumers: Iterable[Consumer], at: float) -> None:
@@ -177,7 +177,7 @@ class ConsumerLists(MaintenanceTask):
         return now >= self._waits_until.setdefault((queue, consumer), now + self._interval_s)
 
     def _check(self, consumers: list[Consumer]) -> None:
-        self._note(self._consumers.check(consumers, self._life_ms))
+        self._note(self._consumers.check_listed(consumers, self._life_ms))
 
     def _note(self, standings: Iterable[Standing]) -> None:
         now = clock.now_s()

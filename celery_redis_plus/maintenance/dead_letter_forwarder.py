@@ -63,7 +63,7 @@ class DeadLetterForwarder(MaintenanceTask):
         """When to run next, on `clock`, in seconds; infinity where nothing waits."""
         return self._retry_at if self._waiting else float("inf")
 
-    def add(self, queue: str) -> None:
+    def forward_soon(self, queue: str) -> None:
         """Forward what waits in `queue`, soon."""
         self._waiting[queue] = None
 

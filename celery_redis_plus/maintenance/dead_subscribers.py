@@ -62,7 +62,7 @@ class DeadSubscribers(MaintenanceTask):
         for death in deaths:
             _tell(exchange, death, ours=death.at_ms == now_ms)
 
-    def forget(self, exchange: str, queue: str) -> None:
+    def forget_durable(self, exchange: str, queue: str) -> None:
         """Forget the durable subscriber of a queue that vanished. Raises as `CommandConnection.call` does."""
         self._registry.forget_durable(self._fanout_keys(exchange), queue)
 

@@ -196,7 +196,7 @@ class LostProcesses(LeaderTask):
             if lost:
                 # An earlier leader has begun to recover it.
                 if not self._recovery.includes(name):
-                    self._recovery.add(name, known.text, record)
+                    self._recovery.recover(name, known.text, record)
                 continue
             if record.run == self._heartbeat.server_run and record.ids:
                 judged[name] = record
@@ -240,4 +240,4 @@ class LostProcesses(LeaderTask):
         del self._absences[name]
         text = LOST + absence.text
         if self._heartbeat.lose(name, absence.text, text):
-            self._recovery.add(name, text, record)
+            self._recovery.recover(name, text, record)

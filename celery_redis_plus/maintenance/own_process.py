@@ -59,7 +59,7 @@ class OwnProcess:
         #: Command connections of the sessions: their end says something where the maintenance thread cannot connect.
         self._sessions: dict[int, weakref.ref[PersistentConnection]] = {}
 
-    def add(self, connection: PersistentConnection) -> None:
+    def add_connection(self, connection: PersistentConnection) -> None:
         """Note the command connection of a session that consumes. From any thread."""
         self._sessions[id(connection)] = weakref.ref(connection)
 

@@ -63,7 +63,7 @@ class ProcessRecovery:
         #: Messages that this process has put back.
         self.recovered = 0
 
-    def add(self, name: str, text: str, record: ProcessRecord) -> None:
+    def recover(self, name: str, text: str, record: ProcessRecord) -> None:
         """Recover the process `name` with the next runs, whose `record` is stored as `text`."""
         self._lost.append(_Lost(name, text, record, list(record.queues), list(record.exchanges)))
 

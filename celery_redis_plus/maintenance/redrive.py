@@ -108,5 +108,5 @@ class Redrive(LeaderTask):
         self._names = names
 
     def _log(self, name: str, count: int) -> None:
-        if count and (told := self._lines.add(name, count)):
+        if count and (told := self._lines.count(name, count)):
             logger.info("queue %r: %d dead letter(s) are back to work (x-redrive)", name, told, extra={"queue": name})

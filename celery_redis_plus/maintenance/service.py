@@ -154,7 +154,7 @@ class MaintenanceService:
         self.heartbeat.run_soon()
         self.start()
 
-    def check(self) -> None:
+    def check_thread(self) -> None:
         """See that the thread lives and keeps its times; start it again where it died. From any thread, every few seconds."""
         thread = self._thread
         if thread is not None and not thread.is_alive() and not self._stopping and self._pid == os.getpid():

@@ -208,7 +208,7 @@ class Tasks:
         options = self._options
         limits = SweepLimits(options.visibility_timeout, options.delivery_limit, options.dead_letter_max, options.dead_letter_ttl)
         return Sweeper(
-            self.commands, self._keys, self.consumed, name=self._name, forward=self._forwarder.add, limits=limits,
+            self.commands, self._keys, self.consumed, name=self._name, forward=self._forwarder.forward_soon, limits=limits,
             note_id=self._redeclared.note_id,
         )  # fmt: skip
 
@@ -258,7 +258,7 @@ class Tasks:
     @fork_safe_property
     def janitor(self) -> Janitor:
         """Clears vanished transient queues away."""
-        return Janitor(self._queues, self._bindings, self.consumed, on_unbound=self._dead_subscribers.forget)
+        return Janitor(self._queues, self._bindings, self.consumed, on_unbound=self._dead_subscribers.forget_durable)
 
     @fork_safe_property
     def unconsumed_queues(self) -> UnconsumedQueues:

@@ -137,10 +137,10 @@ class SharedQoS(QoS):
         for part in self._parts():
             part.give_back([unacked for unacked in wanted if part.has(unacked)])
 
-    def forget(self) -> None:
+    def leave_unsettled(self) -> None:
         """Leave what is unsettled to others."""
         for part in self._parts():
-            part.forget()
+            part.leave_unsettled()
 
     def leave_to_parent(self) -> None:
         """Do nothing: the parts do, in a forked child."""

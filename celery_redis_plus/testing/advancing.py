@@ -109,7 +109,7 @@ def _sweep(session: PublisherSession, queues: Sequence[str]) -> None:
     tasks = session.service.tasks
     letters = DeadLetters(commands, keys)
     forwarder = DeadLetterForwarder(letters, session.queues, session.bindings, lambda: tasks.elsewhere)
-    sweeper = Sweeper(commands, keys, ConsumedQueues(), name=NAME, limits=limits, forward=forwarder.add)
+    sweeper = Sweeper(commands, keys, ConsumedQueues(), name=NAME, limits=limits, forward=forwarder.forward_soon)
     sweeper.watch(queues)
     for queue in queues:
         sweeper.run_soon(queue)

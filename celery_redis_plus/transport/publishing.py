@@ -266,7 +266,7 @@ class ExchangePublisher:
 
     def _warn(self, text: str, exchange: str, about: Mapping[str, Any]) -> None:
         """Log a message without a recipient: the first one of an exchange at once, then one line a minute with their number."""
-        count = self._connection.shared.unrouted.add(exchange)
+        count = self._connection.shared.unrouted.count(exchange)
         if count:
             logger.warning("%s%s", text, f" (so many since the last line: {count})" if count > 1 else "", extra=about)
 

@@ -177,7 +177,7 @@ class Acknowledger:
         """Note that what is acked from now on was not worked on within a delivery."""
         self._delivered_at = 0.0
 
-    def forget(self) -> None:
+    def drop_batched(self) -> None:
         """Drop the acks that were gathered, in a forked child: the parent sends them."""
         self._batched.clear()
 

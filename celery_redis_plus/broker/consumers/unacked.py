@@ -282,7 +282,7 @@ class UnackedMessages:
             unacked.state, unacked.content = DeliveryState.DELIVERED, None
         return True
 
-    def settle(self, tag: str, settlement: Settlement) -> UnackedMessage | None:
+    def begin_settling(self, tag: str, settlement: Settlement) -> UnackedMessage | None:
         """Take `tag` for settling; None where it is not unacked or is being settled already."""
         with self._lock:
             unacked = self._unacked.get(tag)

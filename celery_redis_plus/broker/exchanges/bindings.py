@@ -316,7 +316,7 @@ class Bindings:
         """Note that the server has just compared the bindings with those known here."""
         self._tables[exchange].confirmed_at = clock.now_s()
 
-    def check(self, exchange: str) -> Check:
+    def ask_for_changes(self, exchange: str) -> Check:
         """Ask for the exchange's version beside the next call; the answer tells whether `route` used old bindings."""
         return Check(self._commands, self._keys.binding(exchange), self._tables[exchange])
 

@@ -142,7 +142,7 @@ class Process:
         self.unacked_messages.add([Claimed("m", "q", 1, 0, False, b"", b"")], "session", clock.now_s())
 
     def settle(self):
-        self.unacked_messages.discard(self.unacked_messages.settle("m", Settlement.ACK))
+        self.unacked_messages.discard(self.unacked_messages.begin_settling("m", Settlement.ACK))
 
     def record(self, client):
         return ProcessRecord.decode(client.hget(KEYS.processes[0], self.name).decode())

@@ -49,9 +49,9 @@ def test_an_idle_consumer_looks_with_its_heartbeats_alone(connect, monkeypatch):
     # The interval is hardly longer than that of the heartbeats here.
     monkeypatch.setattr(consumer_lists, "TOGETHER", 1.0)
     alone, together = [], []
-    check, check_nowait = Consumers.check, Consumers.check_nowait
-    monkeypatch.setattr(Consumers, "check", lambda *call: alone.append(call) or check(*call))
-    monkeypatch.setattr(Consumers, "check_nowait", lambda *call: together.append(check_nowait(*call)) or together[-1])
+    check, check_nowait = Consumers.check_listed, Consumers.check_listed_nowait
+    monkeypatch.setattr(Consumers, "check_listed", lambda *call: alone.append(call) or check(*call))
+    monkeypatch.setattr(Consumers, "check_listed_nowait", lambda *call: together.append(check_nowait(*call)) or together[-1])
     Inbox(connect(consumer_heartbeat_timeout=4).channel(), "q")
     wait_until(lambda: alone)
     alone.clear()

@@ -148,13 +148,13 @@ def test_a_thread_that_has_ended_for_want_of_consumers_is_no_death(service, conn
     wait_until(lambda: connector.tries > 1)
     clock.advance(IDLE_END_S + 1)
     wait_until(lambda: not service.running)
-    service.check()
+    service.check_thread()
     assert service.thread_restarts == 0
 
 
 def test_a_service_that_was_stopped_is_not_started_by_a_check(service):
     service.start()
     service.stop()
-    service.check()
+    service.check_thread()
     assert not service.running
     assert service.thread_restarts == 0
