@@ -2,7 +2,8 @@
 
 A reader of the code follows such a path; the figures say how long it is. One publish is `Channel.basic_publish` on a channel
 that has published before. One task runs on a solo worker with a backlog: the path from the begin of a no-op task to the begin
-of the next one, which covers everything between the claim of a message and its ack once.
+of the next one, which covers everything between the claim of a message and its ack once. A buffered task was claimed with others
+before.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ TASKS = 60
 #: Tasks that fill the caches before the others are looked at.
 WARM = 20
 PUBLISHES = 5
+#: The prefetch with which most tasks wait in the buffer.
+BUFFERED = 10
 
 
 @dataclass
@@ -106,9 +109,13 @@ def trace_publish(url: str) -> CallPath:
     return tracer.paths[-1]
 
 
-def trace_task(url: str) -> CallPath:
-    """Return the path of one no-op task of a solo worker with a backlog."""
+def trace_task(url: str, prefetch: int) -> CallPath:
+    """Return the path of one no-op task of a solo worker with a backlog.
+
+    With a `prefetch` of one it comes by a claim of its own; with more the shortest path has none.
+    """
     app = _app(url)
+    app.conf.worker_prefetch_multiplier = prefetch
     tracer = Tracer()
 
     @app.task(name="calls.noop")  # type: ignore[untyped-decorator]
@@ -123,6 +130,7 @@ def trace_task(url: str) -> CallPath:
     worker = app.Worker(pool="solo", loglevel="ERROR", **options)
     # A traced task is slow: it shall not end a turn of the loop.
     delivery_loop.TICK_BUDGET_S = 60.0
+    state.should_stop = None
     tracer.start()
     try:
         # It ends by SystemExit, as `should_stop` wants.
@@ -136,17 +144,19 @@ def trace_task(url: str) -> CallPath:
 
 def _app(url: str) -> Celery:
     app = Celery("calls", broker=url)
-    # With a prefetch of one, each task comes by a claim of its own.
-    app.conf.update(worker_concurrency=1, worker_prefetch_multiplier=1)
+    app.conf.worker_concurrency = 1
     app.conf.update(task_ignore_result=True, worker_hijack_root_logger=False, worker_redirect_stdouts=False)
     celery_redis_plus.configure_app(app)
     return app
 
 
 def main() -> None:
-    """Print both paths; with ``--functions`` every function of them, too."""
+    """Print the paths; with ``--functions`` every function of them, too."""
     with EmbeddedServer() as server:
-        for name, path in (("one publish", trace_publish(server.url())), ("one task", trace_task(server.url()))):
+        url = server.url()
+        paths = {"one publish": trace_publish(url), "one task": trace_task(url, 1)}
+        paths["one buffered task"] = trace_task(url, BUFFERED)
+        for name, path in paths.items():
             print(f"{name}: {path}")
             if "--functions" in sys.argv[1:]:
                 for (file, function), times in path.functions.items():

@@ -38,7 +38,7 @@ from benchmarks.stats import ratio
 from celery_redis_plus.broker.consumers.claims import MAX_CLAIMED_BYTES
 from celery_redis_plus.connection.protocol import pack_call, pack_command
 from celery_redis_plus.keys import Keys
-from celery_redis_plus.maintenance.resting_queues import QueueCrowds
+from celery_redis_plus.maintenance.consumed_queues import ConsumedQueues
 from celery_redis_plus.maintenance.sweeper import Sweeper, SweepLimits
 from celery_redis_plus.scripts import script
 from celery_redis_plus.testing.server import EmbeddedServer
@@ -164,7 +164,7 @@ def delayed(site: Site, sizes: Sequence[int]) -> Iterator[Row]:
     sweeper = Sweeper(
         session.commands,
         session.keys,
-        QueueCrowds(),
+        ConsumedQueues(),
         name="growth",
         limits=SweepLimits(30, None, 5, 1000.0),
         forward=lambda _: None,

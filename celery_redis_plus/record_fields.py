@@ -174,7 +174,7 @@ CONSUMER_FIELDS = {
     "timeout": "For how long its process may be silent before it is dead, ms.",
 }
 
-#: Fields of `leader:{presence}`.
+#: Fields of `leader:{liveness}`.
 LEADER_FIELDS = {
     "process": "The leader, as the registry of processes names it.",
     "epoch": "Grows by 1 when another process becomes the leader: what an earlier one still does is refused.",

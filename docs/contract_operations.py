@@ -39,7 +39,7 @@ OPERATIONS = {
         Operation(
             "publish a batch",
             "Store messages in one queue, all or none.",
-            ("broker/publishing/publish_batch.py:BatchPublisher.publish",),
+            ("broker/publishing/publish_batch.py:BatchPublisher.to_queues",),
             ("publish_batch",),
             "none → ready",
             f"{NO_QUEUE}, `REDECLARED`, `ONE_BY_ONE` where only `publish` may; a full server refuses the call",
@@ -176,7 +176,7 @@ OPERATIONS = {
             "List a consumer of a queue, check that it stands on the list, take it off.",
             (
                 "broker/consumers/registry.py:Consumers.join",
-                "broker/consumers/registry.py:Consumers.check",
+                "broker/consumers/registry.py:Consumers.check_listed",
                 "broker/consumers/registry.py:Consumers.suspend",
                 "broker/consumers/registry.py:Consumers.leave",
             ),

@@ -85,7 +85,7 @@ class Side:
         while done < count:
             claimed = session.claim_commands.claim([self.queue.name], PREFETCH, share=False).messages
             session.service.unacked_messages.add(claimed, session.id, clock.now_s())
-            held = [session.service.unacked_messages.settle(message.tag, Settlement.ACK) for message in claimed]
+            held = [session.service.unacked_messages.begin_settling(message.tag, Settlement.ACK) for message in claimed]
             session.acknowledger.settle([one for one in held if one is not None], Settlement.ACK)
             done += len(claimed)
         self.script_us.append(self._server.info("commandstats")["cmdstat_evalsha"]["usec"] / count)

@@ -131,7 +131,7 @@ class BrokerAdmin(DeadLetterAdmin, DefinitionAdmin, GroupAdmin, LimiterAdmin, Me
         #: Close the connection.
         self.close = close
         known = DeclaredTopology(options.shards)
-        self._queues = Queues(commands, self._keys, transient_ttl_s=options.transient_queue_ttl, knowledge=known)
+        self._queues = Queues(commands, self._keys, transient_ttl_s=options.transient_queue_ttl, topology=known)
         #: Lists, replays and deletes dead letters.
         self.dead_letters = AuditedDeadLetters(commands, self._keys)
         #: The messages of one queue.

@@ -14,7 +14,7 @@ class LineInterval:
         #: Subject -> when its last line was written, on `clock`, and what has happened since.
         self._written: dict[str, tuple[float, int]] = {}
 
-    def add(self, subject: str, count: int = 1) -> int:
+    def count(self, subject: str, count: int = 1) -> int:
         """Note that something happened `count` times; return what the line stands for that is due now, 0 where none is."""
         now = clock.now_s()
         written_at, since = self._written.get(subject, (0.0, 0))

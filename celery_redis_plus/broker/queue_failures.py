@@ -56,7 +56,7 @@ class KeyFailures:
         """Log an error, in the first case and once a minute; raise it where it is not about what the keys hold."""
         if not concerns_keys(error):
             raise error
-        if times := self._lines.add(name):
+        if times := self._lines.count(name):
             self._log(name, error, times)
 
     def _log(self, name: str, error: Exception, times: int) -> None:
@@ -87,5 +87,5 @@ class QueueFailures(KeyFailures):
 
     def log(self, text: str, queue: str, call: Sequence[Argument]) -> None:
         """Log such an error whatever it is about, in the first case and once a minute."""
-        if times := self._lines.add(queue):
+        if times := self._lines.count(queue):
             self._log(queue, self.error_of(text, call), times)

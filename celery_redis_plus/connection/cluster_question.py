@@ -58,7 +58,7 @@ class ClusterQuestion:
             logger.debug("a node does not tell the configuration epoch: %s", refusal)
             return ranges, []
 
-    def read(self, fetched: tuple[list[Any], list[str]], host: str) -> Master:
+    def read_answer(self, fetched: tuple[list[Any], list[str]], host: str) -> Master:
         """Return the owner of the slot that a node on `host` names. Raises as `Question.read`."""
         ranges, lines = fetched
         slot = self._cluster.slot

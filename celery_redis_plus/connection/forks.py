@@ -74,12 +74,12 @@ class fork_safe_property(cached_property[Made]):  # noqa: N801 - a decorator, na
             renewed(self, "lock", threading.RLock)
 
 
-_watched: weakref.WeakSet[Forkable] = weakref.WeakSet()
+_forkable: weakref.WeakSet[Forkable] = weakref.WeakSet()
 
 
 def on_fork_in_child(item: Forkable) -> None:
     """Call `item.forked()` in every child that this process forks while `item` lives."""
-    _watched.add(item)
+    _forkable.add(item)
 
 
 def _in_child() -> None:
@@ -88,7 +88,7 @@ def _in_child() -> None:
     for owner, attributes in list(_renewed.items()):
         for name, make in attributes.items():
             setattr(owner, name, make())
-    for item in list(_watched):
+    for item in list(_forkable):
         try:
             item.forked()
         except Exception:

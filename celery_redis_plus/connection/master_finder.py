@@ -129,7 +129,7 @@ class MasterFinder:
         Only an answer of a newer configuration counts: one that is cut off from the others names the old master.
         """
         try:
-            found = self.question.read(fetched, host)
+            found = self.question.read_answer(fetched, host)
         except NoAnswer as error:
             logger.debug("%s does not name the %s: %s", server_text(*place), self.question.wanted, error)
             return

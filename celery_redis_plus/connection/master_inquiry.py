@@ -45,7 +45,7 @@ class MasterInquiry:
         """
         connection = self._open(question, host, port)
         try:
-            return question.read(self._fetch(connection, question, host, port), host)
+            return question.read_answer(self._fetch(connection, question, host, port), host)
         finally:
             _close(connection)
 

@@ -78,7 +78,7 @@ class Question(Protocol):
             redis.exceptions.RedisError, OSError: the connection failed.
         """
 
-    def read(self, fetched: Any, host: str) -> Master:
+    def read_answer(self, fetched: Any, host: str) -> Master:
         """Return the master that is wanted. Raises NoAnswer where none is named that could be used."""
 
     def check(self, connection: AbstractConnection, address: Address) -> None:

@@ -93,7 +93,7 @@ class SentinelQuestion:
             raise NoAnswer(f"master {name!r} ({master.host}:{master.port}) does not answer it, and has no successor yet")
         return replace(master, epoch=epoch)
 
-    def read(self, fetched: Master, _: str) -> Master:
+    def read_answer(self, fetched: Master, _: str) -> Master:
         """Return what `fetch` has."""
         return fetched
 

@@ -197,8 +197,8 @@ class ChannelConsumers:
         """Take a consumer off its queue's list. Raises as `_end`; maintenance does it then, or `abandon`."""
         connection, service = self._connection, self._connection.service
         consumer = self.queues.consumers[queue]
-        # In this order: maintenance lists it again if it is watched and not on the list.
-        service.watched.remove(queue, consumer.id)
+        # In this order: maintenance lists it again if it is consumed and not on the list.
+        service.consumed.remove(queue, consumer.id)
         try:
             connection.consumers.leave(queue, consumer.id)
         except RedisError:
@@ -309,7 +309,7 @@ class ChannelConsumers:
     def _is_for_replies(self, queue: str, arguments: QueueArguments) -> bool:
         """Return whether clients that know a queue's name send to it, and it says for how long it may stay unused."""
         return (
-            "x-expires" in arguments.arguments and not arguments.exclusive and not self._connection.service.knowledge.binds(queue)
+            "x-expires" in arguments.arguments and not arguments.exclusive and not self._connection.service.topology.binds(queue)
         )
 
     # -- the channel's end -------------------------------------------------------------------------------------------------
@@ -335,12 +335,12 @@ class ChannelConsumers:
         for tag, queue in list(self._queue_of.items()):
             self._contained(queue, self._cancel, tag)
         for queue in self._asked:
-            service.watched.remove(queue, self._connection.id)
+            service.consumed.remove(queue, self._connection.id)
             self._contained(queue, self._leave_queue, queue)
         self.queues.release_buffered()
         # The session lives, and other channels use it: only this channel's own deliveries are left to maintenance.
         left = credit.unsettled()
-        credit.forget()
+        credit.leave_unsettled()
         if left:
             service.unacked_messages.orphan(left)
 
@@ -356,13 +356,13 @@ class ChannelConsumers:
         service, session = self._connection.service, self._connection.id
         delivered = self._credit.unsettled()
         for queue in self._asked:
-            service.watched.remove(queue, session)
+            service.consumed.remove(queue, session)
         self.fanout.orphan()
         consumers = self.queues.consumers
         for queue, consumer in consumers.items():
-            service.watched.remove(queue, consumer.id)
+            service.consumed.remove(queue, consumer.id)
         queues = {*self.queues.abandon(), *consumers, *self._asked}
-        self._credit.forget()
+        self._credit.leave_unsettled()
         if queues or delivered:
             service.unacked_messages.abandon(session, queues, delivered)
         # After it: a single active consumer leaves when the messages are back.

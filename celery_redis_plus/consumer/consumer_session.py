@@ -158,7 +158,7 @@ class ConsumerSession:
         self.__dict__.pop("service", None)
         self.loop_thread = None
         self.waiter.reset()
-        self.acknowledger.forget()
+        self.acknowledger.drop_batched()
 
     def keep_alive(self) -> None:
         """Send something over connections without traffic, before the server closes them as idle. Raises as `connect` does.
@@ -181,9 +181,9 @@ class ConsumerSession:
         known = self.queues.known(queue)
         ttl_ms = None if known is None else self.queues.ttl_ms(known.arguments)
         service = self.service
-        service.own_process.add(self.commands)
+        service.own_process.add_connection(self.commands)
         user = self.id if consumer is None else consumer.id
-        service.watched.add(queue, user, ttl_ms, consumer, record_id=b"" if known is None else known.id)
+        service.consumed.add(queue, user, ttl_ms, consumer, record_id=b"" if known is None else known.id)
         service.start()
         self.unreported = True
 

@@ -87,14 +87,14 @@ class DeliveryLoop:
             descriptors = self.prepare_wait()
             left = HEALTH_S if deadline is None else deadline - time.monotonic()
             readable = wait_readable(list(descriptors.values()), max(min(left, self.wait_at_most_s()), 0.0))
-            self.read(descriptors, readable)
+            self.read_ready(descriptors, readable)
             if not readable and left <= 0:
                 return False
 
     def deliver(self) -> bool:
         """Deliver one message, or the broadcasts that have come together. Raises as `drain` does."""
         if self._connection.session.broken:
-            self._connection.session.check()
+            self._connection.session.check_open()
         self.server.renew_logins()
         return self._deliver()
 
@@ -132,13 +132,13 @@ class DeliveryLoop:
         """Return for how many seconds to wait, where nothing comes."""
         return min(HEALTH_S, self.server.wait_at_most_s())
 
-    def read(self, descriptors: Mapping[str, int], readable: Collection[int]) -> None:
+    def read_ready(self, descriptors: Mapping[str, int], readable: Collection[int]) -> None:
         """Read what has come while `drain` waited, and claim."""
         if not readable:
             self.server.check_overdue()
             self.server.fetcher.check_pending()
             return
-        self.server.read(descriptors, readable)
+        self.server.read_ready(descriptors, readable)
         # First: the message that a wakeup announced waits only for this.
         self.server.fetcher.claim()
 
@@ -148,7 +148,7 @@ class DeliveryLoop:
         """Serve from `loop`; calling it again, or with another loop, leaves no trace of before."""
         self.detach()
         self._connection.loop_thread = threading.get_ident()
-        self._hub.attach(loop, self.on_tick, self.server.check)
+        self._hub.attach(loop, self.on_tick, self.server.check_replies)
 
     def may_batch_ack(self, service: MaintenanceService, queue: str) -> bool:
         """Return whether an ack of the loop's own thread may wait for the loop's next write, which claims as well.

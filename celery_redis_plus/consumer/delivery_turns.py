@@ -27,7 +27,7 @@ class DeliveryTurns:
         #: Consumer tag -> its function for a cancel by the server, if it has one.
         self.on_cancel: dict[str, OnCancel | None] = {}
 
-    def add(self, tag: str, deliver: Deliver, *, no_ack: bool, on_cancel: OnCancel | None = None) -> None:
+    def add_consumer(self, tag: str, deliver: Deliver, *, no_ack: bool, on_cancel: OnCancel | None = None) -> None:
         """Let one more consumer take its turn; with `no_ack` what it gets counts as settled."""
         self._consumers[tag] = deliver, no_ack
         self.on_cancel[tag] = on_cancel

@@ -96,9 +96,9 @@ class FanoutConsumer:
             self._no_ack.add(queue)
         else:
             self._no_ack.discard(queue)
-        self.read(queue)
+        self.subscribe(queue)
 
-    def read(self, queue: str) -> None:
+    def subscribe(self, queue: str) -> None:
         """Read the broadcasts of what the queue is bound to now, if this channel consumes it."""
         if queue not in self._consumed:
             return

@@ -236,7 +236,7 @@ class Fetcher:
             batch = commands.claim(request.queues, request.credit, share=request.share, held=request.unacked)
             result = self._result(batch)
         consumers.mark_checked(request.queues)
-        consumers.add(result, asked_at)
+        consumers.take_claimed(result, asked_at)
         return True
 
     def _result(self, batch: Batch) -> FetchResult:
@@ -272,7 +272,9 @@ class Fetcher:
         reply, error = pending.answer
         if error is not None:
             raise error
-        pending.consumers.add(self._result(self._connection.claim_commands.read(reply, pending.names)), pending.asked_at)
+        pending.consumers.take_claimed(
+            self._result(self._connection.claim_commands.read_reply(reply, pending.names)), pending.asked_at
+        )
         return True
 
     def finish_pending(self) -> None:

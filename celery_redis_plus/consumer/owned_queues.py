@@ -54,7 +54,7 @@ class OwnedQueues:
             PreconditionFailed: as `Queues.declare`.
         """
         service = self._service()
-        owners = service.knowledge.owners
+        owners = service.topology.owners
         owners[queue] = self.ownership.me
         try:
             # What one that went with its owner's signs of life has left.
@@ -69,15 +69,15 @@ class OwnedQueues:
             weakref.finalize(self, _disown, service, self._session, self._owned).atexit = False
         self._owned[queue] = this_process.pid
         if self._queues.owner_keeps(arguments):
-            service.watched.add(queue, _owner(self._session), self._queues.ttl_ms(arguments))
+            service.consumed.add(queue, _owner(self._session), self._queues.ttl_ms(arguments))
             service.start()
         return sizes
 
     def forget(self, queue: str) -> None:
         """Forget an exclusive queue: it was deleted."""
         if self._owned.pop(queue, None) is not None:
-            self._service().knowledge.owners.pop(queue, None)
-            self._service().watched.remove(queue, _owner(self._session))
+            self._service().topology.owners.pop(queue, None)
+            self._service().consumed.remove(queue, _owner(self._session))
 
     def disown(self) -> None:
         """Give no sign of life any more: the session is over. Its client may take the queues back over the next one."""
@@ -102,7 +102,7 @@ def _disown(service: MaintenanceService, session: str, owned: dict[str, int]) ->
     here = [queue for queue, pid in owned.items() if pid == this_process.pid]
     owned.clear()
     if here:
-        service.knowledge.note_gone(session)
+        service.topology.note_gone(session)
     for queue in here:
-        service.knowledge.owners.pop(queue, None)
-        service.watched.remove(queue, _owner(session))
+        service.topology.owners.pop(queue, None)
+        service.consumed.remove(queue, _owner(session))

@@ -143,7 +143,7 @@ class PublisherSession:
             transient_ttl_s=options.transient_queue_ttl,
             owner_timeout_s=options.consumer_heartbeat_timeout,
             event_log=EventLogSettings.of(options),
-            knowledge=topology,
+            topology=topology,
             on_mismatch=options.on_mismatch,
         )
         self.owned_queues = OwnedQueues(
@@ -281,7 +281,7 @@ class PublisherSession:
         """The client's connection, which outlives sessions; None where it is gone."""
         return None if self._client_connection is None else self._client_connection()
 
-    def check(self) -> None:
+    def check_open(self) -> None:
         """Raise ServerUnreachable where the session is broken, so that its consumers reconnect."""
         self.check_process()
         self.commands.check_master()

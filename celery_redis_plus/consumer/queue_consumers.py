@@ -62,7 +62,7 @@ class Credit(Protocol):
     def give_back(self, delivered: Iterable[Unacked]) -> None:
         """Give deliveries back, waiting for the server's answer. Raises as `CommandConnection.call` does."""
 
-    def forget(self) -> None:
+    def leave_unsettled(self) -> None:
         """Leave what is unsettled to others."""
 
     def leave_to_parent(self) -> None:
@@ -138,7 +138,7 @@ class QueueConsumers:
         With `no_ack` a message that is delivered to it counts as settled.
         """
         turns = self.consumed.setdefault(queue, DeliveryTurns(self.credit.ack))
-        turns.add(tag, deliver, no_ack=no_ack, on_cancel=on_cancel)
+        turns.add_consumer(tag, deliver, no_ack=no_ack, on_cancel=on_cancel)
         self.candidates[queue] = None
 
     def _choose_wakeup(self, queue: str) -> None:
@@ -249,7 +249,7 @@ class QueueConsumers:
         for queue in queues:
             self.candidates.pop(queue, None)
 
-    def add(self, result: FetchResult, asked_at: float) -> None:
+    def take_claimed(self, result: FetchResult, asked_at: float) -> None:
         """Take the result of a claim that was made at `asked_at`, on `clock`, in seconds."""
         self._apply(result)
         service = self._connection.service
@@ -301,7 +301,7 @@ class QueueConsumers:
         if not gone:
             return
         self.buffer = deque(message for message in self.buffer if message.tag not in gone)
-        released = [one for tag in gone if (one := unacked_messages.settle(tag, Settlement.RELEASE_UNSEEN)) is not None]
+        released = [one for tag in gone if (one := unacked_messages.begin_settling(tag, Settlement.RELEASE_UNSEEN)) is not None]
         self._connection.acknowledger.settle_or_defer(released, Settlement.RELEASE_UNSEEN)
 
     # -- deliveries --------------------------------------------------------------------------------------------------------
@@ -360,7 +360,7 @@ class QueueConsumers:
         return False
 
     def _release_unseen(self, tag: str) -> None:
-        unacked = self._connection.service.unacked_messages.settle(tag, Settlement.RELEASE_UNSEEN)
+        unacked = self._connection.service.unacked_messages.begin_settling(tag, Settlement.RELEASE_UNSEEN)
         if unacked is not None:
             self._connection.acknowledger.post(unacked, Settlement.RELEASE_UNSEEN)
 
@@ -415,7 +415,7 @@ class QueueConsumers:
         except (RedisConnectionError, RedisTimeoutError) as error:
             unacked_messages = self._connection.service.unacked_messages
             unacked.note_outcome("", failure_by(error))
-            if claimed.claim > 1 and unacked_messages.settle(claimed.tag, Settlement.FAIL) is not None:
+            if claimed.claim > 1 and unacked_messages.begin_settling(claimed.tag, Settlement.FAIL) is not None:
                 unacked_messages.defer(unacked, Settlement.FAIL)
             raise
 

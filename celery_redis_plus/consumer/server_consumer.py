@@ -309,7 +309,7 @@ class ServerConsumer:
             found["commands"] = connection.commands.fileno()
         return found
 
-    def read(self, descriptors: Mapping[str, int], readable: Collection[int]) -> None:
+    def read_ready(self, descriptors: Mapping[str, int], readable: Collection[int]) -> None:
         """Read what has come on those of the `descriptors` that are `readable`."""
         connection = self.connection
         if descriptors["waker"] in readable:
@@ -325,7 +325,7 @@ class ServerConsumer:
     def begin_tick(self) -> None:
         """Begin a turn of the event loop. Raises ServerUnreachable where the connection is broken."""
         connection = self.connection
-        connection.session.check()
+        connection.session.check_open()
         self.renew_logins()
         # Before the turn: what another thread settles from now on wakes the loop again.
         connection.waker.clear()
@@ -358,7 +358,7 @@ class ServerConsumer:
     def _take_streams(self) -> None:
         self.take_broadcasts()
 
-    def check(self) -> None:
+    def check_replies(self) -> None:
         """Look at what should have answered: a peer that went silent sends no end of file."""
         connection = self.connection
         if threading.get_ident() != connection.loop_thread:
@@ -379,7 +379,7 @@ class ServerConsumer:
 
     def check_overdue(self) -> None:
         """Read the waits that have ended, or should have: a peer that went silent sends no end of file."""
-        self.connection.service.check()
+        self.connection.service.check_thread()
         self.connection.keep_alive()
         self.take_wakeups()
         self.take_broadcasts()

@@ -44,7 +44,7 @@ class ChildSettlements:
         """Tell the main process, from a child; texts of up to 500 bytes. Returns when it is written, as a whole (PIPE_BUF)."""
         os.write(self._write, json.dumps(what).encode() + b"\n")
 
-    def read(self) -> None:
+    def read_settlements(self) -> None:
         """Settle what children have written so far, in the main process. Never raises."""
         with self._lock:
             for line in self._lines():

@@ -57,9 +57,9 @@ def contain_unhandled(consumer: Any) -> None:
         wrap(consumer.pool, "apply_async", _apply_guarded, consumer)
     elif worker_compat.is_solo(consumer.pool):
         wrap(consumer.pool, "on_apply", _apply_guarded, consumer)
-    told: set[str] = set()
+    logged: set[str] = set()
     # Of the class: gossip begins to listen before our step begins.
-    wrap(Gossip, "on_message", _heard, told)
+    wrap(Gossip, "on_message", _heard, logged)
 
 
 def _contained(create: Callable[..., Any], consumer: Any, *args: Any, **named: Any) -> Callable[[Any], Any]:
@@ -129,7 +129,7 @@ def end_unhandled(message: Any, error: Exception, consumer: Any) -> bool:
     return True
 
 
-def _heard(on_message: Callable[..., Any], told: set[str], gossip: Any, prepare: Any, message: Any) -> Any:
+def _heard(on_message: Callable[..., Any], logged: set[str], gossip: Any, prepare: Any, message: Any) -> Any:
     try:
         return on_message(gossip, prepare, message)
     except DATA_ERRORS as error:
@@ -138,8 +138,8 @@ def _heard(on_message: Callable[..., Any], told: set[str], gossip: Any, prepare:
         message.delivered_by.consumer_session.service.unreadable += 1
         # One line for each kind: somebody who sends such events sends many.
         kind = f"{type(error).__name__}: {text_of(error)}"[:LONGEST_KIND]
-        if kind not in told and len(told) < MOST_KINDS:
-            told.add(kind)
+        if kind not in logged and len(logged) < MOST_KINDS:
+            logged.add(kind)
             logger.exception("an event of another worker cannot be handled, and is passed over: %s", kind)
         return None
 

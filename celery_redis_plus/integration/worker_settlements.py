@@ -71,7 +71,7 @@ def _message(token: str) -> Message | None:
 def settled_by_task(message: Message) -> str:
     """Return `ack`, `nack` or `reject` where the task of `message` has settled it, which its process may just have said."""
     if children and children[-1].is_ours and message.properties.get(TASK_DELIVERY):
-        children[-1].read()
+        children[-1].read_settlements()
     return message.settled_by_task
 
 
@@ -83,4 +83,4 @@ def listen_to_children(pool: Any, loop: Any = None) -> None:
         # A child that becomes a worker's main process has its parent's.
         children[:] = [ChildSettlements(settle_for_child)]
     if loop is not None:
-        loop.add_reader(children[-1].fileno(), children[-1].read)
+        loop.add_reader(children[-1].fileno(), children[-1].read_settlements)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from celery_redis_plus import clock
 from celery_redis_plus.broker.consumers import acks
+from celery_redis_plus.maintenance.maintenance_task import MaintenanceTask
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.consumers.acks import Acknowledger
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 LOOKED_AT_S = 0.05
 
 
-class AckFlush:
+class AckFlush(MaintenanceTask):
     """The maintenance task that bounds how long an ack waits for others."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
@@ -27,7 +28,7 @@ class AckFlush:
         self._wake = wake
         #: Those with batched acks -> when to look at them, on `clock`, in seconds: also where a loop has flushed first, because
         #: what it batches afterwards wakes no thread.
-        self._due_at: dict[Acknowledger, float] = {}
+        self._flush_at: dict[Acknowledger, float] = {}
 
     def schedule(self, acknowledger: Acknowledger) -> None:
         """Flush `acknowledger` when its acks are due. From any thread, after it has batched one."""
@@ -36,19 +37,19 @@ class AckFlush:
 
     def _look_later(self, acknowledger: Acknowledger) -> None:
         acknowledger.flush_scheduled = True
-        self._due_at[acknowledger] = clock.now_s() + acks.EARLY_ACK_DELAY_S
+        self._flush_at[acknowledger] = clock.now_s() + acks.EARLY_ACK_DELAY_S
 
     @property
     def next_run_at(self) -> float:
         """When to run next, on `clock`, in seconds; infinity where no acks are batched."""
-        return min(list(self._due_at.values()), default=math.inf)
+        return min(list(self._flush_at.values()), default=math.inf)
 
     def run(self) -> None:
         """Flush what is due. Never raises."""
         now = clock.now_s()
-        for acknowledger in [acknowledger for acknowledger, at in list(self._due_at.items()) if at <= now]:
+        for acknowledger in [acknowledger for acknowledger, at in list(self._flush_at.items()) if at <= now]:
             # First: what is batched from now on is scheduled anew.
-            del self._due_at[acknowledger]
+            del self._flush_at[acknowledger]
             acknowledger.flush_scheduled = False
             acknowledger.flush_due()
             if acknowledger.has_batched or acknowledger.last_due_at > now - LOOKED_AT_S:

@@ -1,7 +1,7 @@
 """Waits for the answers to tracked deliveries, and sees to the recipients that do not answer in time.
 
-All watched deliveries of this process share one thread and two connections, which exist while something is watched. What
-is watched no more, because its publisher has died, any process that consumes resolves (`AbandonedDeliveries`).
+All awaited deliveries of this process share one thread and two connections, which exist while something is awaited. What
+is awaited no more, because its publisher has died, any process that consumes resolves (`AbandonedDeliveries`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from celery_redis_plus.connection.poll import wait_readable
 from celery_redis_plus.connection.waker import Waker
 from celery_redis_plus.error_translation import concerns_keys
 from celery_redis_plus.errors import CeleryRedisPlusError, InvalidArgument, WrongKeyType
-from celery_redis_plus.maintenance.time_slices import Slice
+from celery_redis_plus.maintenance.maintenance_task import MaintenanceTask, Slice
 
 if TYPE_CHECKING:
     from celery_redis_plus.connection.connector import Connector
@@ -103,34 +103,29 @@ def give_up(track: str, error: Exception) -> None:
     logger.error("delivery %s cannot be read, and nothing more will be known of it: %s", track, error)
 
 
-class AbandonedDeliveries:
+class AbandonedDeliveries(MaintenanceTask):
     """The leader's task that sees to deliveries whose publisher has died."""
 
     def __init__(self, overdue: OverdueDeliveries) -> None:
         """Let `overdue` see to them."""
         self._overdue = overdue
-        self._next_run_at = clock.now_s() + random.uniform(1, ABANDONED_CHECK_S)  # noqa: S311 - spreads load, guards nothing
-
-    @property
-    def next_run_at(self) -> float:
-        """When to run next, on `clock`, in seconds."""
-        return self._next_run_at
+        self._due_at = clock.now_s() + random.uniform(1, ABANDONED_CHECK_S)  # noqa: S311 - spreads load, guards nothing
 
     def run(self) -> None:
         """Look for some. Raises as `CommandConnection.call` does."""
-        self._next_run_at = clock.now_s() + ABANDONED_CHECK_S
+        self._due_at = clock.now_s() + ABANDONED_CHECK_S
         tracks = self._overdue.tracks
         slice_ = Slice()
         for track in tracks.forgotten():
             if slice_.over:
-                self._next_run_at = 0.0
+                self._due_at = 0.0
                 return
             if self._overdue.resolve(track) is None:
-                tracks.settle(track)
+                tracks.end(track)
 
 
 @dataclass(slots=True)
-class _Watched:
+class _Awaited:
     """A delivery that somebody waits for."""
 
     callbacks: list[Resolved]
@@ -152,7 +147,7 @@ class AckTimeouts:
         #: Made with the thread: most processes never track anything.
         self._waker: Waker | None = None
         self._lock = lock_of(self)
-        self._watched: dict[str, _Watched] = {}
+        self._awaited: dict[str, _Awaited] = {}
         self._thread: threading.Thread | None = None
         self._streams: tuple[str, ...] = ()
         self._stopping = False
@@ -160,7 +155,7 @@ class AckTimeouts:
     def watch(self, track: str, callback: Resolved) -> None:
         """Call `callback`, from another thread, when the delivery is resolved; at once if it is already."""
         with self._lock:
-            self._watched.setdefault(track, _Watched([])).callbacks.append(callback)
+            self._awaited.setdefault(track, _Awaited([])).callbacks.append(callback)
             if self._waker is None:
                 self._waker = Waker()
             if self._thread is None:
@@ -188,7 +183,7 @@ class AckTimeouts:
         try:
             while not self._stopping:
                 with self._lock:
-                    if not self._watched:
+                    if not self._awaited:
                         self._thread = None
                         return
                 try:
@@ -214,14 +209,14 @@ class AckTimeouts:
     def _resolve_overdue(self) -> None:
         """Look at each delivery whose time has come, or that is new; call back for those that are resolved."""
         now = clock.now_s()
-        for track, watched in list(self._watched.items()):
-            if watched.ask_at > now:
+        for track, awaited in list(self._awaited.items()):
+            if awaited.ask_at > now:
                 continue
             wait_s = self._overdue.resolve(track)
             if wait_s is None:
                 self._end(track)
             else:
-                watched.ask_at = clock.now_s() + wait_s
+                awaited.ask_at = clock.now_s() + wait_s
 
     def _end(self, track: str) -> None:
         """Call back for a delivery that is resolved, or of which nothing more will be known."""
@@ -230,14 +225,14 @@ class AckTimeouts:
             state = self._overdue.tracks.state(track)
         except (ResponseError, InvalidArgument) as error:
             give_up(track, error)
-        self._overdue.tracks.settle(track)
+        self._overdue.tracks.end(track)
         with self._lock:
-            watched = self._watched.pop(track)
-        self._call_back(watched, state)
+            awaited = self._awaited.pop(track)
+        self._call_back(awaited, state)
 
     @staticmethod
-    def _call_back(watched: _Watched, state: Tracked | None) -> None:
-        for callback in watched.callbacks:
+    def _call_back(awaited: _Awaited, state: Tracked | None) -> None:
+        for callback in awaited.callbacks:
             try:
                 callback(state)
             except Exception:
@@ -245,7 +240,7 @@ class AckTimeouts:
 
     def _rest(self) -> None:
         """Wait for an answer, for somebody's time to be over, or for news from another thread."""
-        tracks = tuple(self._watched)
+        tracks = tuple(self._awaited)
         if not tracks or self._waker is None:
             return
         if tracks != self._streams:
@@ -253,10 +248,10 @@ class AckTimeouts:
             if self._streams:
                 self._answers.abort()
             streams = [self._keys.track(track)[1] for track in tracks]
-            ids = [self._watched[track].last for track in tracks]
+            ids = [self._awaited[track].last for track in tracks]
             self._answers.start("XREAD", "BLOCK", int(ANSWER_BLOCK_S * 1000), "STREAMS", *streams, *ids)
             self._streams = tracks
-        due_s = min((watched.ask_at for watched in list(self._watched.values())), default=0.0) - clock.now_s()
+        due_s = min((awaited.ask_at for awaited in list(self._awaited.values())), default=0.0) - clock.now_s()
         readable = wait_readable([self._waker.fileno(), self._answers.fileno()], max(due_s, 0.0))
         self._waker.clear()
         if self._answers.fileno() in readable:
@@ -264,17 +259,17 @@ class AckTimeouts:
             self._take(tracks)
 
     def _take(self, tracks: Sequence[str]) -> None:
-        by_stream = {self._keys.track(track)[1]: self._watched[track] for track in tracks}
+        by_stream = {self._keys.track(track)[1]: self._awaited[track] for track in tracks}
         try:
             answers = self._answers.finish() or ()
         except WrongKeyType as error:
             self._end_unreadable(tracks, error)
             return
         for stream, entries in answers:
-            watched = by_stream[bytes(stream)]
-            watched.last = entries[-1][0]
+            awaited = by_stream[bytes(stream)]
+            awaited.last = entries[-1][0]
             if any(b"resolved" in fields for _, fields in entries):
-                watched.ask_at = 0.0
+                awaited.ask_at = 0.0
 
     def _end_unreadable(self, tracks: Sequence[str], error: WrongKeyType) -> None:
         """End the wait for deliveries whose answers are a key of another type: no answers are read while they are waited for."""

@@ -1,4 +1,4 @@
-"""The queues that a process consumes, as its maintenance tasks need to know them."""
+"""The queues that a process consumes, as its maintenance tasks need to know them, and how they were when that was asked last."""
 
 from __future__ import annotations
 
@@ -6,10 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from celery_redis_plus import clock
 from celery_redis_plus.connection.forks import lock_of
 
 if TYPE_CHECKING:
-    from celery_redis_plus.broker.consumers.registry import Consumer
+    from celery_redis_plus.broker.consumers.registry import Consumer, SeenQueue
+
+#: Seconds for which counts what the last look at the list of consumers has told of a queue: it comes every 20 s by default.
+SEEN_S = 25.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +23,7 @@ class ConsumedQueue:
     name: str
     #: Life of the unused queue in ms; None: it is a lasting one, as far as this process knows.
     ttl_ms: int | None
-    #: Who wants it watched: consumers, and sessions that get messages one at a time.
+    #: Who uses it: consumers, and sessions that get messages one at a time.
     users: frozenset[str]
     consumers: tuple[Consumer, ...] = field(default=())
     #: It has had a record while it was consumed: where that is missing, the queue is gone. Else it was never declared.
@@ -35,6 +39,8 @@ class ConsumedQueues:
         """Start empty."""
         self._queues: dict[str, ConsumedQueue] = {}
         self._lock = lock_of(self)
+        #: What the last look at the list of its consumers has told of each queue that has some here.
+        self.seen: dict[str, SeenQueue] = {}
         #: Counts changes, so that a maintenance task sees that it has to look again.
         self.version = 0
         #: Called, from any thread, after a change.
@@ -67,16 +73,18 @@ class ConsumedQueues:
                 return False
             left = known.users - {user}
             self.version += 1
+            consumers = tuple(one for one in known.consumers if one.id != user)
             if left:
-                consumers = tuple(one for one in known.consumers if one.id != user)
                 self._queues[queue] = replace(known, users=left, consumers=consumers)
             else:
                 del self._queues[queue]
+            if not consumers:
+                self.seen.pop(queue, None)
         self.on_change()
         return not left
 
     def redeclared(self, queue: str, ttl_ms: int | None, record_id: bytes = b"") -> None:
-        """Note that a watched queue was declared again, or has new arguments, and tell its consumers."""
+        """Note that a consumed queue was declared again, or has new arguments, and tell its consumers."""
         with self._lock:
             known = self._queues.get(queue)
             if known is None:
@@ -88,13 +96,13 @@ class ConsumedQueues:
         self.on_change()
 
     def deleted(self, queue: str) -> None:
-        """Note that a watched queue was deleted, and tell its consumers."""
+        """Note that a consumed queue was deleted, and tell its consumers."""
         known = self._set_declared(queue, declared=False)
         for consumer in known.consumers if known is not None else ():
             consumer.on_deleted()
 
     def note_declared(self, queue: str) -> None:
-        """Note that a watched queue has a record."""
+        """Note that a consumed queue has a record."""
         if queue in self._queues and not self._queues[queue].declared:
             self._set_declared(queue, declared=True)
 
@@ -105,14 +113,31 @@ class ConsumedQueues:
                 self._queues[queue] = replace(known, declared=declared)
             return known
 
+    def note_seen(self, queue: str, seen: SeenQueue) -> None:
+        """Note how a queue was when its consumers were looked for."""
+        with self._lock:
+            known = self._queues.get(queue)
+            if known is not None and known.consumers:
+                self.seen[queue] = seen
+
+    def consumers_of(self, queue: str) -> int:
+        """Return how many consumers of all processes look after a queue, 0 where that is unknown, or none does here."""
+        seen = self.seen.get(queue)
+        return 0 if seen is None else seen.consumers
+
+    def seen_lately(self, queue: str) -> SeenQueue | None:
+        """Return what was seen of a queue within `SEEN_S`, None where nothing was."""
+        seen = self.seen.get(queue)
+        return seen if seen is not None and clock.now_s() - seen.at < SEEN_S else None
+
     def get(self, queue: str) -> ConsumedQueue | None:
-        """Return a queue, None where it is not watched."""
+        """Return a queue, None where it is not consumed."""
         return self._queues.get(queue)
 
     def all(self) -> list[ConsumedQueue]:
-        """Return the watched queues."""
+        """Return the consumed queues."""
         return list(self._queues.values())
 
     def __len__(self) -> int:
-        """Return how many queues are watched."""
+        """Return how many queues are consumed."""
         return len(self._queues)

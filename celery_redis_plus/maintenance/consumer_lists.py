@@ -15,7 +15,7 @@ from celery_redis_plus import clock
 from celery_redis_plus.broker.arguments.eta import time_of_ms
 from celery_redis_plus.broker.consumers.registry import CONSUMER_ID_SEPARATOR
 from celery_redis_plus.errors import AccessRefused, ResourceLocked
-from celery_redis_plus.maintenance.time_slices import Slice
+from celery_redis_plus.maintenance.maintenance_task import MaintenanceTask, Slice
 from celery_redis_plus.maintenance.transient_queues import Life
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from celery_redis_plus.broker.consumers.unacked import UnackedMessages
     from celery_redis_plus.broker.exchanges.declared_topology import DeclaredTopology
     from celery_redis_plus.maintenance.consumed_queues import ConsumedQueues
-    from celery_redis_plus.maintenance.resting_queues import QueueCrowds
 
 logger = logging.getLogger(__name__)
 
@@ -39,43 +38,39 @@ DEATH_MARGIN_S = 0.02
 PAUSE_CHECK_S = 5.0
 
 
-class ConsumerLists:
+class ConsumerLists(MaintenanceTask):
     """The maintenance task that keeps the lists of consumers true."""
 
     def __init__(
         self,
         consumers: Consumers,
-        watched: ConsumedQueues,
+        consumed: ConsumedQueues,
         unacked_messages: UnackedMessages,
-        knowledge: DeclaredTopology,
-        crowds: QueueCrowds,
+        topology: DeclaredTopology,
         *,
         timeout_s: float,
         note_id: Callable[[str, bytes], None] = lambda *_: None,
     ) -> None:
-        """Look after the consumers in `watched`.
+        """Look after the consumers in `consumed`.
 
         Args:
             consumers: the lists on the server.
-            watched: the queues that this process consumes.
+            consumed: the queues that this process consumes; it is told how each of them is.
             unacked_messages: tells which messages of a broken session are still to be released.
-            knowledge: tells which queues have a single active consumer.
-            crowds: is told how each queue is.
+            topology: tells which queues have a single active consumer.
             timeout_s: `consumer_heartbeat_timeout`; each list is looked at every third of it.
             note_id: is told a queue, and the id of its record; an empty one: it has none.
         """
         self._consumers = consumers
-        self._watched = watched
+        self._consumed = consumed
         self._unacked_messages = unacked_messages
-        self._knowledge = knowledge
-        self._crowds = crowds
+        self._topology = topology
         #: One that went with a heartbeat.
         self._look: ConsumerLook | None = None
         self._timeout_s, self._interval_s = timeout_s, timeout_s / 3
         self._note_id = note_id
-        self._next_run_at = 0.0
         #: Consumer -> when it is looked for next, on `clock`, in seconds. One that is not here is new.
-        self._due_at: dict[str, float] = {}
+        self._looks_at: dict[str, float] = {}
         #: Consumers that were not on their lists when we last looked.
         self._missed: set[str] = set()
         #: Paused queues, with the reasons that were logged.
@@ -90,16 +85,16 @@ class ConsumerLists:
         """When to run next, on `clock`, in seconds."""
         if self._look is not None and self._look.answered:
             return 0.0
-        return 0.0 if any(self._may_leave(*left) for left in list(self._left_behind)) else self._next_run_at
+        return 0.0 if any(self._may_leave(*left) for left in list(self._left_behind)) else self._due_at
 
     def run_soon(self) -> None:
         """Look for all consumers at once: the connection was away, or this process counted no more."""
-        self._due_at = dict.fromkeys(self._due_at, 0.0)
-        self._next_run_at = 0.0
+        self._looks_at = dict.fromkeys(self._looks_at, 0.0)
+        self._due_at = 0.0
 
     def look_soon(self) -> None:
-        """Look for new consumers at once: what is watched has changed."""
-        self._next_run_at = 0.0
+        """Look for new consumers at once: what is consumed has changed."""
+        self._due_at = 0.0
 
     def deregister(self, queue: str, consumer: str) -> None:
         """Take a consumer off its queue's list soon: its own connection cannot. From any thread.
@@ -118,16 +113,16 @@ class ConsumerLists:
         # One that was missing is checked once more after a while, and not before.
         due = [
             present[consumer]
-            for consumer, at in self._due_at.items()
+            for consumer, at in self._looks_at.items()
             if at <= latest and consumer in present and consumer not in self._missed
         ]
-        if self._look is None and 0 < len(due) <= CONSUMERS_A_CALL and clock.now_s() < self._next_run_at:
-            self._look = self._consumers.check_nowait(due, self._life_ms)
+        if self._look is None and 0 < len(due) <= CONSUMERS_A_CALL and clock.now_s() < self._due_at:
+            self._look = self._consumers.check_listed_nowait(due, self._life_ms)
             self._set_due(due, clock.now_s() + self._interval_s)
 
     def _set_due(self, consumers: Iterable[Consumer], at: float) -> None:
-        self._due_at.update((consumer.id, at) for consumer in consumers if consumer.id in self._due_at)
-        self._next_run_at = min(self._due_at.values(), default=at)
+        self._looks_at.update((consumer.id, at) for consumer in consumers if consumer.id in self._looks_at)
+        self._due_at = min(self._looks_at.values(), default=at)
 
     def run(self) -> None:
         """Look for those that are due. Raises as `CommandConnection.call` does; nothing is forgotten then."""
@@ -136,21 +131,21 @@ class ConsumerLists:
             self._left_behind.remove(left)
             self._waits_until.pop(left, None)
         present = {consumer.id: consumer for consumer in self._present()}
-        if present.keys() != self._due_at.keys():
+        if present.keys() != self._looks_at.keys():
             self._note_members(present)
         self._take_answer(present)
         now, slice_ = clock.now_s(), Slice()
         # Consumers that joined one after the other are looked for in one call.
-        together = now + self._interval_s * TOGETHER if any(at <= now for at in self._due_at.values()) else now
+        together = now + self._interval_s * TOGETHER if any(at <= now for at in self._looks_at.values()) else now
         due = [
-            present[consumer] for consumer, at in self._due_at.items() if at <= (now if consumer in self._missed else together)
+            present[consumer] for consumer, at in self._looks_at.items() if at <= (now if consumer in self._missed else together)
         ]
         for at in range(0, len(due), CONSUMERS_A_CALL):
             if slice_.over:
                 # The rest stays due.
                 break
             self._check(due[at : at + CONSUMERS_A_CALL])
-        self._next_run_at = min(self._due_at.values(), default=clock.now_s() + self._interval_s)
+        self._due_at = min(self._looks_at.values(), default=clock.now_s() + self._interval_s)
 
     def _take_answer(self, present: Mapping[str, Consumer]) -> None:
         """Read what a look has told that went with a heartbeat; where none came, its consumers are due."""
@@ -165,13 +160,11 @@ class ConsumerLists:
 
     def _note_members(self, present: dict[str, Consumer]) -> None:
         """Note which consumers there are: new ones are due."""
-        self._due_at = {consumer: self._due_at.get(consumer, 0.0) for consumer in present}
+        self._looks_at = {consumer: self._looks_at.get(consumer, 0.0) for consumer in present}
         self._missed.intersection_update(present)
-        queues = {consumer.queue for consumer in present.values()}
-        self._crowds.seen = {queue: seen for queue, seen in self._crowds.seen.items() if queue in queues}
 
     def _may_leave(self, queue: str, consumer: str) -> bool:
-        record = self._knowledge.records.get(queue)
+        record = self._topology.records.get(queue)
         if record is not None and not record.arguments.single_active:
             return True
         session = consumer.partition(CONSUMER_ID_SEPARATOR)[0]
@@ -184,12 +177,12 @@ class ConsumerLists:
         return now >= self._waits_until.setdefault((queue, consumer), now + self._interval_s)
 
     def _check(self, consumers: list[Consumer]) -> None:
-        self._note(self._consumers.check(consumers, self._life_ms))
+        self._note(self._consumers.check_listed(consumers, self._life_ms))
 
     def _note(self, standings: Iterable[Standing]) -> None:
         now = clock.now_s()
         for standing in standings:
-            self._due_at[standing.consumer.id] = now + self._interval_s
+            self._looks_at[standing.consumer.id] = now + self._interval_s
             if not standing.listed:
                 self._join_again(standing.consumer)
             if standing.next_death_s is not None:
@@ -197,17 +190,17 @@ class ConsumerLists:
                 self._look_again(standing.consumer, now + standing.next_death_s + DEATH_MARGIN_S)
             self._note_pause(standing)
             if standing.queue is not None:
-                self._crowds.seen[standing.consumer.queue] = standing.queue
+                self._consumed.note_seen(standing.consumer.queue, standing.queue)
                 self._note_id(standing.consumer.queue, standing.queue.record_id)
 
     def _life_ms(self, queue: str) -> int:
         """Return for how long the record of a queue is to live from now on, in ms; 0 for a lasting one."""
-        consumed = self._watched.get(queue)
+        consumed = self._consumed.get(queue)
         return 0 if consumed is None or consumed.ttl_ms is None else int(Life.of(consumed, self._timeout_s).seconds * 1000)
 
     def _look_again(self, consumer: Consumer, at: float) -> None:
         """Look for a consumer at `at`, on `clock`, if it is not due before."""
-        self._due_at[consumer.id] = min(self._due_at[consumer.id], at)
+        self._looks_at[consumer.id] = min(self._looks_at[consumer.id], at)
 
     def _join_again(self, consumer: Consumer) -> None:
         if consumer.id not in self._missed:
@@ -238,4 +231,4 @@ class ConsumerLists:
             self._look_again(standing.consumer, clock.now_s() + PAUSE_CHECK_S)
 
     def _present(self) -> list[Consumer]:
-        return [consumer for queue in self._watched.all() for consumer in queue.consumers]
+        return [consumer for queue in self._consumed.all() for consumer in queue.consumers]

@@ -15,6 +15,7 @@ from celery_redis_plus import clock
 from celery_redis_plus.broker.consumers.acks import SETTLED_A_CALL
 from celery_redis_plus.broker.consumers.unacked import DeliveryState
 from celery_redis_plus.broker.queue_failures import KeyFailures
+from celery_redis_plus.maintenance.maintenance_task import MaintenanceTask
 from celery_redis_plus.maintenance.runner import UNREACHABLE
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ LOOKS, SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 10, 0.05, 1.0
 AGAIN_S = 5.0
 
 
-class ConsumerTimeouts:
+class ConsumerTimeouts(MaintenanceTask):
     """The maintenance task that ends what takes a consumer too long."""
 
     def __init__(
@@ -42,7 +43,6 @@ class ConsumerTimeouts:
         self._unacked_messages = unacked_messages
         self._positions = positions
         self._acknowledger = acknowledger
-        self._next_run_at = 0.0
         #: Message -> (claim number, whether the work has begun), and when that was first seen, on `clock`, in seconds.
         self._since: dict[UnackedMessage, tuple[tuple[int, bool], float]] = {}
         #: Broadcast -> when it was first seen unsettled, on `clock`, in seconds.
@@ -52,13 +52,13 @@ class ConsumerTimeouts:
     @property
     def next_run_at(self) -> float:
         """When to run next, on `clock`, in seconds."""
-        return self._next_run_at if self._unacked_messages.timeouts_s else math.inf
+        return self._due_at if self._unacked_messages.timeouts_s else math.inf
 
     def run(self) -> None:
         """Put back what is overdue. Raises as `CommandConnection.call` does."""
         timeouts_s, now = dict(self._unacked_messages.timeouts_s), clock.now_s()
         shortest_s = min(timeouts_s.values(), default=LONGEST_PAUSE_S)
-        self._next_run_at = now + min(max(shortest_s / LOOKS, SHORTEST_PAUSE_S), LONGEST_PAUSE_S)
+        self._due_at = now + min(max(shortest_s / LOOKS, SHORTEST_PAUSE_S), LONGEST_PAUSE_S)
         before, self._since = self._since, {}
         unacked_by_queue = self._unacked_messages.by_queue()
         for queue, timeout_s in timeouts_s.items():

@@ -19,7 +19,7 @@ from celery_redis_plus.broker.dead_letters.x_death import is_cycle
 from celery_redis_plus.broker.queue_failures import KeyFailures
 from celery_redis_plus.error_translation import concerns_keys
 from celery_redis_plus.errors import InvalidArgument
-from celery_redis_plus.maintenance.time_slices import Slice
+from celery_redis_plus.maintenance.maintenance_task import MaintenanceTask, Slice
 from celery_redis_plus.stored_message import UnreadableMessageError, unreadable
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class _OtherBrokerError(Exception):
     """Another broker cannot be reached, so it is unknown where a message goes."""
 
 
-class DeadLetterForwarder:
+class DeadLetterForwarder(MaintenanceTask):
     """The maintenance task that empties the sets of dying messages. A sweep tells which queues have some."""
 
     def __init__(
@@ -63,7 +63,7 @@ class DeadLetterForwarder:
         """When to run next, on `clock`, in seconds; infinity where nothing waits."""
         return self._retry_at if self._waiting else float("inf")
 
-    def add(self, queue: str) -> None:
+    def forward_soon(self, queue: str) -> None:
         """Forward what waits in `queue`, soon."""
         self._waiting[queue] = None
 

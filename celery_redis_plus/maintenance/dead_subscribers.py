@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from celery_redis_plus import clock, signals
 from celery_redis_plus.broker.fanout.subscriber_registry import SECOND_CHANCE_S
 from celery_redis_plus.broker.queue_failures import KeyFailures
+from celery_redis_plus.maintenance.maintenance_task import MaintenanceTask
 from celery_redis_plus.signals import SubscriberDied, notify
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-class DeadSubscribers:
+class DeadSubscribers(MaintenanceTask):
     """The task of the leader, and of each process that listens to signals: each of these is told of every death."""
 
     def __init__(
@@ -38,18 +39,18 @@ class DeadSubscribers:
         self._fanout_keys = fanout_keys
         self._leadership = leadership
         self._failures = KeyFailures(logger, "has dead subscribers that cannot be cleared away", kind="exchange")
-        self._next_run_at = clock.now_s() + random.uniform(1, SECOND_CHANCE_S)  # noqa: S311 - spreads load, guards nothing
+        self._due_at = clock.now_s() + random.uniform(1, SECOND_CHANCE_S)  # noqa: S311 - spreads load, guards nothing
         #: Server's time of the last look for deaths, by exchange.
         self._reaped_ms: dict[str, int] = {}
 
     @property
     def next_run_at(self) -> float:
         """When to run next, on `clock`, in seconds."""
-        return self._next_run_at if self._leadership.leads or signals.connected() else math.inf
+        return self._due_at if self._leadership.leads or signals.connected() else math.inf
 
     def run(self) -> None:
         """Clear away the dead of all exchanges, and tell of deaths, by any process. Raises as `CommandConnection.call` does."""
-        self._next_run_at = clock.now_s() + random.uniform(0.9, 1.0) * SECOND_CHANCE_S  # noqa: S311 - spreads load, guards nothing
+        self._due_at = clock.now_s() + random.uniform(0.9, 1.0) * SECOND_CHANCE_S  # noqa: S311 - spreads load, guards nothing
         for exchange, record in self._bindings.of_type("fanout").items():
             with self._failures.alone(exchange):
                 self._reap(exchange, auto_delete=record.auto_delete)
@@ -61,7 +62,7 @@ class DeadSubscribers:
         for death in deaths:
             _tell(exchange, death, ours=death.at_ms == now_ms)
 
-    def forget(self, exchange: str, queue: str) -> None:
+    def forget_durable(self, exchange: str, queue: str) -> None:
         """Forget the durable subscriber of a queue that vanished. Raises as `CommandConnection.call` does."""
         self._registry.forget_durable(self._fanout_keys(exchange), queue)
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from celery_redis_plus.broker.consumers.registry import CONSUMER_ID_SEPARATOR
+from celery_redis_plus.maintenance.maintenance_task import MaintenanceTask
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.consumers.unacked import UnackedMessages
@@ -19,13 +20,13 @@ if TYPE_CHECKING:
 MAX_WAITING_SESSIONS = 10_000
 
 
-class DroppedSessions:
+class DroppedSessions(MaintenanceTask):
     """The maintenance task that releases the messages of dropped sessions, and removes their consumers."""
 
     def __init__(
         self,
         unacked_messages: UnackedMessages,
-        watched: ConsumedQueues,
+        consumed: ConsumedQueues,
         positions: SubscriberCursors,
         consumer_lists: ConsumerLists,
         *,
@@ -33,7 +34,7 @@ class DroppedSessions:
     ) -> None:
         """Clean up there; `wake` wakes the maintenance tasks, and takes no lock."""
         self._unacked_messages = unacked_messages
-        self._watched = watched
+        self._consumed = consumed
         self._positions = positions
         self._consumer_lists = consumer_lists
         self._wake = wake
@@ -56,11 +57,11 @@ class DroppedSessions:
 
     def _clean_up(self, session: str) -> None:
         queues = set()
-        for queue in self._watched.all():
+        for queue in self._consumed.all():
             for user in queue.users:
                 if user.partition(CONSUMER_ID_SEPARATOR)[0] == session:
                     queues.add(queue.name)
-                    self._watched.remove(queue.name, user)
+                    self._consumed.remove(queue.name, user)
                     if user != session:
                         self._consumer_lists.deregister(queue.name, user)
         for position in self._positions.all():

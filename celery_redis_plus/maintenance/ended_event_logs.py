@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from celery_redis_plus import clock
 from celery_redis_plus.broker.queue_failures import KeyFailures
-from celery_redis_plus.maintenance.time_slices import Slice
+from celery_redis_plus.maintenance.maintenance_task import MaintenanceTask, Slice
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.queues.queues import Queues
@@ -24,23 +24,17 @@ CHECK_S = 20.0
 LOGS_A_RUN = 100
 
 
-class EndedEventLogs:
+class EndedEventLogs(MaintenanceTask):
     """The leader's task that ends the event logs of queues that write none."""
 
     def __init__(self, queues: Queues) -> None:
         """Look through `queues`."""
         self._queues = queues
-        self._check_at = 0.0
         self._failures = KeyFailures(logger, "has an event log that cannot be trimmed and ended")
-
-    @property
-    def next_run_at(self) -> float:
-        """When to run next, on `clock`, in seconds."""
-        return self._check_at
 
     def run(self) -> None:
         """Trim some of them, and remove those that are over. Raises as `CommandConnection.call` does."""
-        self._check_at = clock.now_s() + CHECK_S
+        self._due_at = clock.now_s() + CHECK_S
         slice_ = Slice()
         ended = self._queues.registry.without_event_log(self._queues.registry.event_logged())
         for queue in random.sample(ended, min(len(ended), LOGS_A_RUN)):

@@ -13,6 +13,7 @@ from redis.exceptions import NoPermissionError
 
 from celery_redis_plus import clock
 from celery_redis_plus.broker.consumers.processes import KnownProcess, server_run
+from celery_redis_plus.maintenance.maintenance_task import MaintenanceTask
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.consumers.processes import Beat, Processes, ProcessRecord
@@ -32,7 +33,7 @@ SPREAD_S = 0.1
 UPTIME_MARGIN_S = 2.0
 
 
-class Heartbeat:
+class Heartbeat(MaintenanceTask):
     """The maintenance task that tells of this process."""
 
     def __init__(
@@ -61,7 +62,6 @@ class Heartbeat:
         self._visibility_timeout_s = visibility_timeout_s
         self._on_forgotten = on_forgotten
         self._before = before
-        self._next_run_at = 0.0
         #: What the last run went by: generations of the connections, versions of what the record tells of.
         self._seen: tuple[int, ...] = ()
         self._generation = -1
@@ -70,7 +70,7 @@ class Heartbeat:
         self.server_run = ""
         #: Whether the connections of this process tell that it lives; and whether the server tells it which connections exist.
         self.is_judged = self.asks = True
-        self._told: set[str] = set()
+        self._logged: set[str] = set()
         #: This process' record as it is stored; None: there is none.
         self.stored: ProcessRecord | None = None
         #: The next heartbeat comes within so many seconds.
@@ -82,20 +82,16 @@ class Heartbeat:
     @property
     def next_run_at(self) -> float:
         """When to run next, on `clock`, in seconds."""
-        return self._next_run_at if self._now_seen() == self._seen else 0.0
+        return self._due_at if self._now_seen() == self._seen else 0.0
 
     @property
     def has_reported(self) -> bool:
         """Whether the server knows what this process consumes, or cannot miss its messages anyhow."""
         return not self.is_judged or self._seen[-1:] == (self._own.versions[-1],)
 
-    def run_soon(self) -> None:
-        """Run next at once. From any thread."""
-        self._next_run_at = 0.0
-
     def run(self) -> None:
         """Send a heartbeat. Raises as `CommandConnection.call` does; the next one is due all the same then."""
-        self._next_run_at = clock.now_s() + self._leadership.beat_s
+        self._due_at = clock.now_s() + self._leadership.beat_s
         try:
             self._meet_server()
             now_seen = self._now_seen()
@@ -111,7 +107,7 @@ class Heartbeat:
         record = self._own.record(self.server_run, self._run_began_at)
         if record is None:
             self._withdraw()
-            self._next_run_at = math.inf
+            self._due_at = math.inf
             return
         if not self.is_judged:
             record = replace(record, ids=())
@@ -143,7 +139,7 @@ class Heartbeat:
             if beat.lease_left_s < self._leadership.lease_s - LATE_BEATS * self._leadership.beat_s:
                 # The leader is late: this process leads as soon as the lease ends.
                 rest_s = min(rest_s, beat.lease_left_s + random.uniform(0.0, SPREAD_S))  # noqa: S311 - as above
-        self._next_run_at = sent_at + rest_s
+        self._due_at = sent_at + rest_s
 
     def _rest_of(self, beat: Beat) -> float:
         """Return the seconds until the next heartbeat: few processes look often for a dead leader, many of them together do."""
@@ -206,7 +202,7 @@ class Heartbeat:
         self.tell(why)
         self._forget()
         self.is_judged = False
-        self._seen, self._next_run_at = self._now_seen(), math.inf
+        self._seen, self._due_at = self._now_seen(), math.inf
 
     def cannot_be_judged(self, why: str) -> None:
         """Name no connections until the next one is made, and say so once: they do not tell whether this process lives."""
@@ -222,8 +218,8 @@ class Heartbeat:
 
     def tell(self, why: str) -> None:
         """Log, once for each reason, that the visibility timeout holds."""
-        if why not in self._told:
-            self._told.add(why)
+        if why not in self._logged:
+            self._logged.add(why)
             logger.warning(
                 "the messages of a worker that dies come back after the visibility timeout (%g s), and not after "
                 "connection_lost_grace: it is unknown which connections it has left (%s)",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from celery_redis_plus import clock
 from celery_redis_plus.broker.queue_failures import KeyFailures
-from celery_redis_plus.maintenance.time_slices import Slice
+from celery_redis_plus.maintenance.maintenance_task import MaintenanceTask, Slice
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.exchanges.bindings import Bindings
@@ -22,24 +22,24 @@ logger = logging.getLogger(__name__)
 VANISHED_CHECK_S = 30.0
 
 
-class Janitor:
+class Janitor(MaintenanceTask):
     """The leader's task that keeps the list of queues true."""
 
     def __init__(
         self,
         queues: Queues,
         bindings: Bindings,
-        watched: ConsumedQueues,
+        consumed: ConsumedQueues,
         *,
         on_unbound: Callable[[str, str], None] = lambda *_: None,
     ) -> None:
-        """Clear away by `queues` and `bindings`, but for what is in `watched`.
+        """Clear away by `queues` and `bindings`, but for what is in `consumed`.
 
         `on_unbound` is called with exchange and queue when a vanished queue's binding has gone with it.
         """
         self._queues = queues
         self._bindings = bindings
-        self._watched = watched
+        self._consumed = consumed
         self._on_unbound = on_unbound
         #: Vanished queues whose messages are still to be freed; each then leaves a tombstone.
         self._vanished: deque[str] = deque()
@@ -68,7 +68,7 @@ class Janitor:
 
     def _clear(self) -> None:
         # What this process consumes it declares again, should it have expired: it was frozen, or the server's clock stepped.
-        here = {queue.name for queue in self._watched.all()}
+        here = {queue.name for queue in self._consumed.all()}
         overdue = [name for name in self._queues.registry.overdue() if name not in here]
         if not overdue:
             return

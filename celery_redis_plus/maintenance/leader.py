@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 
 from celery_redis_plus import clock
+from celery_redis_plus.maintenance.maintenance_task import MaintenanceTask
 
 #: Seconds between two heartbeats of the leader, and of one that is alone: nobody can take over from that.
 LEADER_BEAT_S, ALONE_BEAT_S = 0.5, 1.0
@@ -55,3 +56,23 @@ class Leadership:
     def end(self) -> None:
         """Lead no more."""
         self._until = 0.0
+
+
+class LeaderTask(MaintenanceTask):
+    """A task of the leader that remembers something: a new leader looks anew, at once, whatever it knew in an earlier epoch."""
+
+    #: The epoch of its last run.
+    _epoch = -1
+
+    def __init__(self, leadership: Leadership) -> None:
+        """Be due with each epoch of `leadership`."""
+        self._leadership = leadership
+
+    @property
+    def next_run_at(self) -> float:
+        """When to run next, on `clock`, in seconds."""
+        return 0.0 if self._is_new_leader else self._due_at
+
+    @property
+    def _is_new_leader(self) -> bool:
+        return self._epoch != self._leadership.epoch

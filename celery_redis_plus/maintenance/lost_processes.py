@@ -17,7 +17,7 @@ from redis.exceptions import NoPermissionError, ResponseError
 
 from celery_redis_plus import clock
 from celery_redis_plus.broker.consumers.processes import LOST, ProcessRecord
-from celery_redis_plus.maintenance.leader import LEAST_LOOK_S, LOOKS_IN_GRACE
+from celery_redis_plus.maintenance.leader import LEAST_LOOK_S, LOOKS_IN_GRACE, LeaderTask
 from celery_redis_plus.maintenance.process_recovery import ProcessRecovery
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class _Absence:
     seconds: float = 0.0
 
 
-class LostProcesses:
+class LostProcesses(LeaderTask):
     """The leader's task that looks for processes without a connection."""
 
     def __init__(
@@ -61,13 +61,11 @@ class LostProcesses:
         name: str,
     ) -> None:
         """Look as the process `name`; `roles` ends what lost ones were."""
+        super().__init__(leadership)
         self._commands = commands
         self._heartbeat = heartbeat
-        self._leadership = leadership
         self._name = name
         self._processes, self._roles = processes, roles
-        self._next_run_at = 0.0
-        self._epoch = -1
         #: Version of the records at the last look, and when that began, on `clock`, in seconds.
         self._version, self._ran_at = "", 0.0
         #: When each record was seen first that is not judged, on `clock`, in seconds.
@@ -82,39 +80,32 @@ class LostProcesses:
         """When to run next, on `clock`, in seconds."""
         if not self._heartbeat.is_judged or not self._heartbeat.asks:
             return math.inf
-        # A new leader looks at once; and soon where a process is new: it may have died since.
-        if self._epoch != self._leadership.epoch:
-            return 0.0
-        if self._version != self._heartbeat.version:
-            return min(self._next_run_at, self._ran_at + LEAST_LOOK_S)
-        return self._next_run_at
+        # Soon where a process is new: it may have died since.
+        soon_at = math.inf if self._version == self._heartbeat.version else self._ran_at + LEAST_LOOK_S
+        return min(super().next_run_at, soon_at)
 
     @property
     def recovered(self) -> int:
         """How many messages this process has put back."""
         return self._recovered + self._recovery.recovered
 
-    def run_soon(self) -> None:
-        """Run next at once. From any thread."""
-        self._next_run_at = 0.0
-
     def run(self) -> None:
         """Look, and put back what lost ones have. Raises as `CommandConnection.call` does."""
-        first = self._epoch != self._leadership.epoch
+        first = self._is_new_leader
         if first:
             self._begin()
         self._version, self._ran_at = self._heartbeat.version, clock.now_s()
-        self._next_run_at = self._ran_at + LOOK_S
+        self._due_at = self._ran_at + LOOK_S
         try:
             self._look(first=first)
         except NoPermissionError as error:
             self._heartbeat.cannot_ask(str(error))
             return
         if not self._recovery.run():
-            self._next_run_at = 0.0
+            self._due_at = 0.0
         elif not self._heartbeat.known.keys() - {self._name}:
             # Nobody can be missed, until a heartbeat tells of another process.
-            self._next_run_at = math.inf
+            self._due_at = math.inf
 
     def _begin(self) -> None:
         """Forget what an earlier time as leader has left: another one has dealt with it."""
@@ -156,7 +147,7 @@ class LostProcesses:
                 self._lose(name, absence, judged[name])
             else:
                 interval_s = min(interval_s, max(grace_s - absence.seconds, 0.05))
-        self._next_run_at = self._looked_at + (LEAST_LOOK_S if look_again else interval_s)
+        self._due_at = self._looked_at + (LEAST_LOOK_S if look_again else interval_s)
 
     def _without_connection(self, judged: dict[str, ProcessRecord]) -> list[str] | None:
         """Return which processes have no connection; None where that cannot be told."""
@@ -205,7 +196,7 @@ class LostProcesses:
             if lost:
                 # An earlier leader has begun to recover it.
                 if not self._recovery.includes(name):
-                    self._recovery.add(name, known.text, record)
+                    self._recovery.recover(name, known.text, record)
                 continue
             if record.run == self._heartbeat.server_run and record.ids:
                 judged[name] = record
@@ -249,4 +240,4 @@ class LostProcesses:
         del self._absences[name]
         text = LOST + absence.text
         if self._heartbeat.lose(name, absence.text, text):
-            self._recovery.add(name, text, record)
+            self._recovery.recover(name, text, record)

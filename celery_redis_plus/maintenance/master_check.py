@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from celery_redis_plus import clock
 from celery_redis_plus.connection.master_looks import LOOK_S
+from celery_redis_plus.maintenance.maintenance_task import MaintenanceTask
 
 if TYPE_CHECKING:
     from celery_redis_plus.connection.command_connection import CommandConnection
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 TAKE_OVER_S = 3.0
 
 
-class MasterCheck:
+class MasterCheck(MaintenanceTask):
     """The maintenance task that asks the Sentinels once a second; without Sentinels it never runs.
 
     Of several brokers that the same servers know of, the maintenance of one asks for all. The others hear of a move.

@@ -28,7 +28,7 @@ class OwnProcess:
     def __init__(
         self,
         own: Sequence[PersistentConnection],
-        watched: ConsumedQueues,
+        consumed: ConsumedQueues,
         unacked_messages: UnackedMessages,
         positions: SubscriberCursors,
         *,
@@ -45,7 +45,7 @@ class OwnProcess:
         """
         #: Those of the maintenance thread.
         self.own = own
-        self._watched = watched
+        self._consumed = consumed
         self._unacked_messages = unacked_messages
         self._positions = positions
         self._failing = failing
@@ -59,7 +59,7 @@ class OwnProcess:
         #: Command connections of the sessions: their end says something where the maintenance thread cannot connect.
         self._sessions: dict[int, weakref.ref[PersistentConnection]] = {}
 
-    def add(self, connection: PersistentConnection) -> None:
+    def add_connection(self, connection: PersistentConnection) -> None:
         """Note the command connection of a session that consumes. From any thread."""
         self._sessions[id(connection)] = weakref.ref(connection)
 
@@ -86,8 +86,8 @@ class OwnProcess:
 
     @property
     def versions(self) -> tuple[int, int, int]:
-        """What the record depends on: whether this process consumes elsewhere; changes of subscribers, and of what is watched."""
-        return int(self._needed_besides()), self._positions.version, self._watched.version
+        """What the record depends on: whether this process consumes elsewhere; changes of subscribers, and of consumed queues."""
+        return int(self._needed_besides()), self._positions.version, self._consumed.version
 
     def record(self, run: str, started_at: float) -> ProcessRecord | None:
         """Return the record; None where the process neither consumes nor has messages, nor waits for a lost one.
@@ -96,8 +96,8 @@ class OwnProcess:
             run: the `run_id` of the server.
             started_at: when that run began, on `clock`: an older connection has ended, though it may not be noticed yet.
         """
-        watched = self._watched.all()
-        users = {(queue.name, user) for queue in watched for user in queue.users}
+        consumed = self._consumed.all()
+        users = {(queue.name, user) for queue in consumed for user in queue.users}
         unacked = self._unacked_messages.sessions()
         if not users and not unacked and not self.looks and not self._needed_besides():
             return None

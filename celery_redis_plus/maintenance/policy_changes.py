@@ -11,7 +11,8 @@ from celery_redis_plus import clock
 from celery_redis_plus.broker.queue_failures import KeyFailures
 from celery_redis_plus.broker.queues.policies import Policies
 from celery_redis_plus.errors import PreconditionFailed
-from celery_redis_plus.maintenance.time_slices import Slice
+from celery_redis_plus.maintenance.leader import LeaderTask
+from celery_redis_plus.maintenance.maintenance_task import Slice
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.queues.policies import PolicyList
@@ -24,16 +25,14 @@ logger = logging.getLogger(__name__)
 LOOK_S = 20.0
 
 
-class PolicyChanges:
+class PolicyChanges(LeaderTask):
     """The leader's task that keeps the arguments of all lasting queues as the policies say."""
 
     def __init__(self, queues: Queues, policies: PolicyList, leadership: Leadership) -> None:
         """Steer `queues`; all of them where `leadership` tells of another epoch: what an earlier leader saw is not known."""
+        super().__init__(leadership)
         self._queues = queues
         self._policies = policies
-        self._leadership = leadership
-        self._epoch = -1
-        self._look_at = 0.0
         #: The policies that are in force everywhere, but for the queues in `_waiting`.
         self._seen = Policies(b"", [], [], 0)
         self._waiting: deque[str] = deque()
@@ -44,12 +43,12 @@ class PolicyChanges:
     @property
     def next_run_at(self) -> float:
         """When to run next, on `clock`, in seconds."""
-        return self._look_at if self._epoch == self._leadership.epoch and not self._waiting else 0.0
+        return 0.0 if self._waiting else super().next_run_at
 
     def run(self) -> None:
         """Steer queues until the slice is over. Raises as `CommandConnection.call` does."""
         now = clock.now_s()
-        if self._epoch != self._leadership.epoch or now >= self._look_at:
+        if self._is_new_leader or now >= self._due_at:
             self._look(now)
         slice_ = Slice()
         while self._waiting and not slice_.over:
@@ -67,7 +66,7 @@ class PolicyChanges:
 
     def _look(self, now: float) -> None:
         policies = self._policies.remove_ended()
-        is_new_leader, self._epoch = self._epoch != self._leadership.epoch, self._leadership.epoch
+        is_new_leader, self._epoch = self._is_new_leader, self._leadership.epoch
         is_new, self._seen = policies.version != self._seen.version, policies
         if is_new or (is_new_leader and policies.version):
             self._waiting = deque(self._queues.registry.lasting())
@@ -75,4 +74,4 @@ class PolicyChanges:
         else:
             self._waiting.extend(self._refused)
         end_ms = min((one.until_ms for one in policies.all if one.until_ms), default=math.inf)
-        self._look_at = now + min(LOOK_S, max(0.05, (end_ms - policies.now_ms) / 1000))
+        self._due_at = now + min(LOOK_S, max(0.05, (end_ms - policies.now_ms) / 1000))

@@ -38,14 +38,14 @@ class ProcessEnd:
     """What is left to do on one broker."""
 
     def __init__(
-        self, connector: Connector, keys: Keys, options: Options, unacked_messages: UnackedMessages, watched: ConsumedQueues
+        self, connector: Connector, keys: Keys, options: Options, unacked_messages: UnackedMessages, consumed: ConsumedQueues
     ) -> None:
-        """Give back what stands in `unacked_messages`; the consumers in `watched` are off their queues then."""
+        """Give back what stands in `unacked_messages`; the consumers in `consumed` are off their queues then."""
         self._address = connector.address
         self._keys = keys
         self._options = options
         self._unacked_messages = unacked_messages
-        self._watched = watched
+        self._consumed = consumed
         #: The process gives back what it has: no thread that still runs may claim or deliver any more.
         self.begun = False
 
@@ -55,7 +55,7 @@ class ProcessEnd:
         In the thread that ends the process, since Python 3.12 starts none any more; and over a connection of its own, since
         another thread may wait for a reply with the maintenance thread's one.
         """
-        if not (len(self._unacked_messages) or self._unacked_messages.waiting or len(self._watched)) or time.monotonic() > until:
+        if not (len(self._unacked_messages) or self._unacked_messages.waiting or len(self._consumed)) or time.monotonic() > until:
             return
         self.begun = True
         answer_s = min(END_ANSWER_S, self._options.socket_timeout or END_ANSWER_S)
@@ -84,9 +84,9 @@ class ProcessEnd:
             dead_letter_max=options.dead_letter_max,
             delivery_limit=options.delivery_limit,
         )
-        watched = self._watched.all()
+        consumed = self._consumed.all()
         queues_of: dict[str, set[str]] = {}
-        for queue in watched:
+        for queue in consumed:
             for user in queue.users:
                 queues_of.setdefault(user.partition(CONSUMER_ID_SEPARATOR)[0], set()).add(queue.name)
         # Before others may claim: what goes back comes before what is newer.
@@ -96,7 +96,7 @@ class ProcessEnd:
             self._unacked_messages.abandon(session, queues)
         ReconnectRecovery(commands, self._keys, self._unacked_messages, acknowledger).run()
         consumers = Consumers(commands, self._keys)
-        for queue in watched:
+        for queue in consumed:
             for consumer in queue.consumers:
                 consumers.leave(queue.name, consumer.id)
         while self._unacked_messages.waiting and time.monotonic() < until:

@@ -12,7 +12,7 @@ from redis.exceptions import NoPermissionError, ResponseError
 
 from celery_redis_plus.broker.consumers.failures import log_deaths
 from celery_redis_plus.broker.consumers.processes import FIRST_PAGE
-from celery_redis_plus.maintenance.time_slices import Slice
+from celery_redis_plus.maintenance.maintenance_task import Slice
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.consumers.processes import Processes, ProcessRecord
@@ -63,7 +63,7 @@ class ProcessRecovery:
         #: Messages that this process has put back.
         self.recovered = 0
 
-    def add(self, name: str, text: str, record: ProcessRecord) -> None:
+    def recover(self, name: str, text: str, record: ProcessRecord) -> None:
         """Recover the process `name` with the next runs, whose `record` is stored as `text`."""
         self._lost.append(_Lost(name, text, record, list(record.queues), list(record.exchanges)))
 

@@ -10,7 +10,7 @@ from redis.exceptions import ResponseError
 
 from celery_redis_plus import clock
 from celery_redis_plus.broker.queue_failures import QueueFailures
-from celery_redis_plus.maintenance.time_slices import Slice
+from celery_redis_plus.maintenance.maintenance_task import MaintenanceTask, Slice
 from celery_redis_plus.scripts import script
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ INDEX_PAGE = 500
 FIRST_PAGE = b""
 
 
-class ReconnectRecovery:
+class ReconnectRecovery(MaintenanceTask):
     """The maintenance task that settles for sessions that are gone."""
 
     def __init__(

@@ -23,19 +23,19 @@ class RedeclaredQueues:
     def __init__(
         self,
         queues: Queues,
-        knowledge: DeclaredTopology,
-        watched: ConsumedQueues,
+        topology: DeclaredTopology,
+        consumed: ConsumedQueues,
         unacked_messages: UnackedMessages,
         *,
         on_missing: Callable[[], None],
     ) -> None:
-        """Read records by `queues`, which keeps them in `knowledge`; tell `watched` and `unacked_messages` of new arguments.
+        """Read records by `queues`, which keeps them in `topology`; tell `consumed` and `unacked_messages` of new arguments.
 
         `on_missing` is called when a queue that is consumed here has no record any more.
         """
         self._queues = queues
-        self._knowledge = knowledge
-        self._watched = watched
+        self._topology = topology
+        self._consumed = consumed
         self._unacked_messages = unacked_messages
         self._on_missing = on_missing
         self._failures = KeyFailures(logger, "has a record that cannot be read")
@@ -45,15 +45,15 @@ class RedeclaredQueues:
 
         Raises as `CommandConnection.call` does. A record that cannot be read is logged.
         """
-        watched = self._watched.get(queue)
+        consumed = self._consumed.get(queue)
         if not record_id:
-            if watched is not None and watched.declared:
+            if consumed is not None and consumed.declared:
                 self._on_missing()
             return
-        self._watched.note_declared(queue)
-        known = self._knowledge.records.get(queue)
+        self._consumed.note_declared(queue)
+        known = self._topology.records.get(queue)
         # A publish of this process may have read the new record before its consumers hear of it.
-        consumed_by = b"" if watched is None else watched.record_id
+        consumed_by = b"" if consumed is None else consumed.record_id
         if known is not None and known.id == record_id and consumed_by in {b"", record_id}:
             return
         record = None
@@ -66,4 +66,4 @@ class RedeclaredQueues:
             logger.info(
                 "queue %r was declared again, or has new arguments: %s", queue, record.arguments.encode(), extra={"queue": queue}
             )
-        self._watched.redeclared(queue, self._queues.ttl_ms(record.arguments), record.id)
+        self._consumed.redeclared(queue, self._queues.ttl_ms(record.arguments), record.id)

@@ -10,7 +10,8 @@ from celery_redis_plus import clock
 from celery_redis_plus.broker.dead_letters.redriver import Walk
 from celery_redis_plus.broker.line_interval import LineInterval
 from celery_redis_plus.broker.queue_failures import KeyFailures
-from celery_redis_plus.maintenance.time_slices import Slice
+from celery_redis_plus.maintenance.leader import LeaderTask
+from celery_redis_plus.maintenance.maintenance_task import Slice
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.arguments.redrive_rule import RedriveRule
@@ -56,15 +57,14 @@ class _Queue:
             self.next_at = now + max(0.0, 1.0 - self.tokens) / self.rule.rate_per_s
 
 
-class Redrive:
+class Redrive(LeaderTask):
     """The leader's task that puts failed messages back to work."""
 
-    def __init__(self, redriver: Redriver, tended: UnconsumedQueues, leadership: Leadership) -> None:
-        """Look for rules among the `tended` queues, anew with each list of them, and where `leadership` has another epoch."""
+    def __init__(self, redriver: Redriver, always_swept: UnconsumedQueues, leadership: Leadership) -> None:
+        """Look for rules among the `always_swept` queues: with each new list of them, and in each epoch of `leadership`."""
+        super().__init__(leadership)
         self._redriver = redriver
-        self._tended = tended
-        self._leadership = leadership
-        self._epoch = -1
+        self._always_swept = always_swept
         self._names: list[str] | None = None
         self._queues: dict[str, _Queue] = {}
         self._failures = KeyFailures(logger, "has dead letters that cannot be redriven")
@@ -73,15 +73,15 @@ class Redrive:
     @property
     def next_run_at(self) -> float:
         """When to run next, on `clock`, in seconds."""
-        if self._names is not self._tended.queues or self._epoch != self._leadership.epoch:
+        if self._names is not self._always_swept.queues or self._is_new_leader:
             return 0.0
         return min((queue.next_at for queue in self._queues.values()), default=float("inf"))
 
     def run(self) -> None:
         """Redrive what is due until the slice is over. Raises as `CommandConnection.call` does."""
-        if self._epoch != self._leadership.epoch:
+        if self._is_new_leader:
             self._epoch, self._queues = self._leadership.epoch, {}
-        if self._names is not self._tended.queues:
+        if self._names is not self._always_swept.queues:
             self._look()
         slice_ = Slice()
         for name, queue in sorted(self._queues.items(), key=lambda item: item[1].next_at):
@@ -98,7 +98,7 @@ class Redrive:
             queue.rest(now)
 
     def _look(self) -> None:
-        names = self._tended.queues
+        names = self._always_swept.queues
         rules = self._redriver.rules(names) if names else {}
         before, now = self._queues, clock.now_s()
         self._queues = {
@@ -108,5 +108,5 @@ class Redrive:
         self._names = names
 
     def _log(self, name: str, count: int) -> None:
-        if count and (told := self._lines.add(name, count)):
+        if count and (told := self._lines.count(name, count)):
             logger.info("queue %r: %d dead letter(s) are back to work (x-redrive)", name, told, extra={"queue": name})

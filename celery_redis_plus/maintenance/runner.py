@@ -1,6 +1,6 @@
 """Runs the maintenance tasks that are due; one that fails rests, and does not keep the others from theirs.
 
-Heartbeats come before each of the others, which give the thread back after a slice (`time_slices.py`).
+Heartbeats come before each of the others, which give the thread back after a slice (`maintenance_task.py`).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import logging
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
@@ -18,6 +18,9 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from celery_redis_plus import clock
 from celery_redis_plus.broker.consumers.last_error import text_of
 from celery_redis_plus.errors import InvalidAddress, ServerTooOld
+
+if TYPE_CHECKING:
+    from celery_redis_plus.maintenance.maintenance_task import MaintenanceTask
 
 logger = logging.getLogger(__name__)
 
@@ -29,17 +32,6 @@ TIMETABLE_S = 0.1
 TOGETHER_S = 0.5
 #: What concerns all tasks alike: the connection is lost, or the server does not let us in.
 UNREACHABLE = (RedisConnectionError, RedisTimeoutError, ServerTooOld, InvalidAddress)
-
-
-class MaintenanceTask(Protocol):
-    """One kind of background work."""
-
-    @property
-    def next_run_at(self) -> float:
-        """When to run next, on `clock`, in seconds."""
-
-    def run(self) -> None:
-        """Do what is due."""
 
 
 @dataclass(frozen=True, slots=True)

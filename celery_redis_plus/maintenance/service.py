@@ -24,7 +24,6 @@ from celery_redis_plus.connection.waker import Waker
 from celery_redis_plus.errors import CeleryRedisPlusError
 from celery_redis_plus.maintenance.ack_timeouts import AckTimeouts
 from celery_redis_plus.maintenance.delivering import Delivering
-from celery_redis_plus.maintenance.heartbeat_delays import HeartbeatDelays
 from celery_redis_plus.maintenance.process_end import ProcessEnd
 from celery_redis_plus.maintenance.task_wakeups import TaskWakeups, WokenTasks
 from celery_redis_plus.maintenance.tasks import Tasks
@@ -57,7 +56,7 @@ class MaintenanceService:
     _reachable = True
     #: Until when `flush` waits, on the monotonic clock, in seconds; None where it has not waited in vain.
     _flush_until: float | None = None
-    _watched_version = -1
+    _consumed_version = -1
     #: The queues that this process sweeps: those that it consumes, and those that no process consumes; and of when they are.
     _swept: Collection[str] = ()
     _swept_as_of: tuple[int, list[str]] | None = None
@@ -93,17 +92,17 @@ class MaintenanceService:
             connector, keys, options, name=name, topology=topology, wake=self._waker.wake,
             needed_besides=self._is_needed_besides,
         )  # fmt: skip
-        self.unacked_messages, self.watched, self.positions = tasks.unacked_messages, tasks.watched, tasks.positions
+        self.unacked_messages, self.consumed, self.positions = tasks.unacked_messages, tasks.consumed, tasks.positions
         self.unacked_messages.on_work = self._waker.wake
-        self.watched.on_change = self._waker.wake
+        self.consumed.on_change = self._waker.wake
         if connector.credentials is not None:
             connector.credentials.wake_on_renewal(self._waker)
         if connector.finder is not None:
             connector.finder.wake_on_move(self._waker)
         #: What this process has declared.
-        self.knowledge = topology
+        self.topology = topology
         #: Gives back what is left when the interpreter exits.
-        self.process_end = ProcessEnd(connector, keys, options, self.unacked_messages, self.watched)
+        self.process_end = ProcessEnd(connector, keys, options, self.unacked_messages, self.consumed)
         #: What this process waits for; its thread runs while there is something.
         self.deliveries = AckTimeouts(connector, keys, options)
         #: Those that channels and sessions tell something.
@@ -113,8 +112,6 @@ class MaintenanceService:
         self.thread_restarts = self.unreadable = 0
         #: Messages that a Celery worker could not handle since a task began.
         self.unhandled_in_a_row = 0
-        self._heartbeat_delays = HeartbeatDelays(options.visibility_timeout)
-        tasks.lease_heartbeats.on_late = self._late
         self._wakeups = TaskWakeups(
             tasks.blocking, tasks.commands, self._waker, name=self.name, keys=keys,
             tasks=WokenTasks(tasks.sweeper, tasks.unconsumed_queues, tasks.leadership),
@@ -157,7 +154,7 @@ class MaintenanceService:
         self.heartbeat.run_soon()
         self.start()
 
-    def check(self) -> None:
+    def check_thread(self) -> None:
         """See that the thread lives and keeps its times; start it again where it died. From any thread, every few seconds."""
         thread = self._thread
         if thread is not None and not thread.is_alive() and not self._stopping and self._pid == os.getpid():
@@ -166,22 +163,12 @@ class MaintenanceService:
                 "the thread for heartbeats and timers has died; it is started again (%d times by now)", self.thread_restarts
             )
             self.start()
-        self._heartbeat_delays.warn_while(self.tasks.lease_heartbeats.late_s if self._reachable else 0.0)
-
-    def _late(self, late_s: float) -> None:
-        name, took_s = self.runner.take_longest()
-        if self._reachable:
-            self._heartbeat_delays.warn_after(late_s, name, took_s)
-
-    @property
-    def late_heartbeats(self) -> int:
-        """How often heartbeats came later than planned by more than an interval."""
-        return self._heartbeat_delays.count
+        self.tasks.lease_heartbeats.warn_while_late(reachable=self._reachable)
 
     def figures(self) -> dict[str, float]:
         """Return what is known of this process: `PROCESS_COUNTERS` and `PROCESS_GAUGES` of `record_fields`, by name."""
         return {
-            "late_heartbeats": self.late_heartbeats,
+            "late_heartbeats": self.tasks.lease_heartbeats.late,
             "thread_restarts": self.thread_restarts,
             "failed_tasks": self.runner.failed,
             "sweeps": self.tasks.sweeper.sweeps,
@@ -323,23 +310,23 @@ class MaintenanceService:
 
     def _consumes(self) -> bool:
         """Return whether this process consumes, waits for what a lost one has, or has another reason to do the maintenance."""
-        return self.own_process.looks or bool(self.watched.all()) or self.needed_besides()
+        return self.own_process.looks or bool(self.consumed.all()) or self.needed_besides()
 
     def _work(self, *, news: bool) -> float:
-        version = self.watched.version
-        if version != self._watched_version:
-            self._watched_version = version
+        version = self.consumed.version
+        if version != self._consumed_version:
+            self._consumed_version = version
             self.tasks.transient_queues.run_soon()
             self.consumer_lists.look_soon()
             self.tasks.subscriber_heartbeats.run_soon()
             # All of them: each is asked for every few seconds.
-            self.knowledge.records.make_room(2 * len(self.watched))
+            self.topology.records.make_room(2 * len(self.consumed))
         # First: a queue that has just woken this process is swept, also where it is consumed here no more.
         due_at = self.runner.run(news=news)
         unconsumed = self.tasks.unconsumed_queues.queues if self.tasks.leadership.leads else []
         if (version, unconsumed) != self._swept_as_of:
             self._swept_as_of = (version, unconsumed)
-            self._swept = dict.fromkeys([queue.name for queue in self.watched.all()] + unconsumed)
+            self._swept = dict.fromkeys([queue.name for queue in self.consumed.all()] + unconsumed)
             self.tasks.sweeper.watch(self._swept)
             return self.runner.next_run_at
         return due_at

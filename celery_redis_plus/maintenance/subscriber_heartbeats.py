@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from celery_redis_plus import clock
 from celery_redis_plus.broker.fanout.subscriber_registry import SUBSCRIBERS_A_CALL
 from celery_redis_plus.broker.queue_failures import KeyFailures
+from celery_redis_plus.maintenance.maintenance_task import MaintenanceTask
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.consumers.active_tasks import ActiveTasks
@@ -39,7 +40,7 @@ class Report:
 NEVER = Report(None, 0.0, 0)
 
 
-class SubscriberHeartbeats:
+class SubscriberHeartbeats(MaintenanceTask):
     """The maintenance task for the subscriber registry."""
 
     def __init__(
@@ -53,7 +54,6 @@ class SubscriberHeartbeats:
         #: What was reported last, by subscriber.
         self._reported: dict[str, Report] = {}
         self._beat_s = min(SUBSCRIBER_HEARTBEAT_S, positions.keep_s / 3)
-        self._check_at = 0.0
         #: All cursors are compared with their streams at the next report.
         self._compare_all = False
         self._failures = KeyFailures(logger, "has subscribers that cannot be looked after", kind="exchange")
@@ -63,7 +63,7 @@ class SubscriberHeartbeats:
     @property
     def next_run_at(self) -> float:
         """When to run next, on `clock`, in seconds."""
-        return self._check_at if self._positions.all() else math.inf
+        return self._due_at if self._positions.all() else math.inf
 
     @property
     def longest_lag(self) -> int:
@@ -78,7 +78,7 @@ class SubscriberHeartbeats:
 
         A stream that went back meanwhile gives out ids again that subscribers have read: until told, they pass over broadcasts.
         """
-        self._check_at = 0.0
+        self._due_at = 0.0
         self._compare_all = True
 
     def run(self) -> None:
@@ -87,7 +87,7 @@ class SubscriberHeartbeats:
         undecided = [position for position in self._positions.all() if position.undecided and position.owner is not None]
         for position in undecided:
             position.decide(self.active_tasks)
-        self._check_at = now + (UNDECIDED_CHECK_S if undecided else CURSOR_REPORT_S)
+        self._due_at = now + (UNDECIDED_CHECK_S if undecided else CURSOR_REPORT_S)
         self._give_up()
         self._report(now)
 

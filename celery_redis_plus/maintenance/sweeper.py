@@ -17,15 +17,15 @@ from redis.exceptions import ResponseError
 from celery_redis_plus import clock
 from celery_redis_plus.broker.consumers.failures import log_deaths, read_deaths
 from celery_redis_plus.connection.refused_calls import describe_refusal
+from celery_redis_plus.maintenance.empty_queues import EmptyQueues
 from celery_redis_plus.maintenance.lease_heartbeats import interval_s
-from celery_redis_plus.maintenance.resting_queues import RestingQueues
-from celery_redis_plus.maintenance.time_slices import Slice
+from celery_redis_plus.maintenance.maintenance_task import MaintenanceTask, Slice
 from celery_redis_plus.scripts import script
 
 if TYPE_CHECKING:
     from celery_redis_plus.connection.command_connection import CommandConnection
     from celery_redis_plus.keys import Keys
-    from celery_redis_plus.maintenance.resting_queues import QueueCrowds
+    from celery_redis_plus.maintenance.consumed_queues import ConsumedQueues
 
 logger = logging.getLogger(__name__)
 
@@ -55,14 +55,14 @@ class SweepLimits:
     dead_letter_ttl_s: float
 
 
-class Sweeper:
+class Sweeper(MaintenanceTask):
     """The maintenance task that makes messages claimable."""
 
     def __init__(
         self,
         commands: CommandConnection,
         keys: Keys,
-        crowds: QueueCrowds,
+        consumed: ConsumedQueues,
         *,
         name: str,
         limits: SweepLimits,
@@ -72,7 +72,7 @@ class Sweeper:
         """Sweep over `commands` under `name`, which leases are held by.
 
         `forward` is called with a queue that has messages for its dead-letter exchange, `note_id` with a queue and the id that
-        its record has now, an empty one where it has none. `crowds` tells how many consumers sweep a queue.
+        its record has now, an empty one where it has none. `consumed` tells how many consumers sweep a queue.
         """
         self._commands = commands
         self._keys = keys
@@ -91,8 +91,8 @@ class Sweeper:
         self._grace_s = GRACE_INTERVALS * interval_s(visibility_timeout_s)
         # The last heartbeat may be as old when the outage begins: what is left of the timeout is for the way back.
         self._longest_gap_s = max(visibility_timeout_s / 3, self._lease_s * 1.5)
-        self._resting = RestingQueues(
-            commands, keys, crowds, interval_s=self._interval_s, visibility_timeout_s=visibility_timeout_s
+        self._empty = EmptyQueues(
+            commands, keys, consumed, interval_s=self._interval_s, visibility_timeout_s=visibility_timeout_s
         )
         self._next_run_at: dict[str, float] = {}
         self._take_over: set[str] = set()
@@ -111,7 +111,7 @@ class Sweeper:
         wanted = set(queues)
         for gone in self._next_run_at.keys() - wanted:
             del self._next_run_at[gone]
-            self._resting.forget([gone])
+            self._empty.forget([gone])
         for new in wanted - self._next_run_at.keys():
             self._next_run_at[new] = 0.0
 
@@ -119,7 +119,7 @@ class Sweeper:
         """Run next at once: for one queue because its timer rang, for all after the connection was away."""
         if queue is None:
             self._next_run_at = dict.fromkeys(self._next_run_at, 0.0)
-            self._resting.forget(self._next_run_at)
+            self._empty.forget(self._next_run_at)
         elif queue in self._next_run_at:
             self._next_run_at[queue] = 0.0
             self._take_over.add(queue)
@@ -138,16 +138,16 @@ class Sweeper:
                     # The rest stays due.
                     return
                 part = queues[at : at + QUEUES_A_SWEEP]
-                awake = part if take_over else self._resting.awake(part)
-                if awake:
-                    reached = self._sweep(awake, take_over=take_over)
-                    part = [queue for queue in part if queue not in awake or queue in reached]
+                unswept = part if take_over else self._empty.not_among(part)
+                if unswept:
+                    reached = self._sweep(unswept, take_over=take_over)
+                    part = [queue for queue in part if queue not in unswept or queue in reached]
                 for queue in part:
                     self._rest(queue)
                 self._take_over.difference_update(part)
 
     def _rest(self, queue: str) -> None:
-        wait_s = self._resting.wait_s(queue)
+        wait_s = self._empty.wait_s(queue)
         if wait_s is not None:
             self._next_run_at[queue] = clock.now_s() + wait_s
 
@@ -171,7 +171,7 @@ class Sweeper:
             self._note_id(queue, swept.id)
             if queue in self._next_run_at:
                 self._next_run_at[queue] = now + swept.wait_ms / 1000
-            self._resting.note(queue, swept.id, empty=swept.state == EMPTY)
+            self._empty.note(queue, swept.id, empty=swept.state == EMPTY)
             self.sweeps += swept.state != NOT_SWEPT
             self.recovered += swept.recovered
             _report(queue, swept)

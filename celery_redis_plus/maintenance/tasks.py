@@ -48,7 +48,6 @@ from celery_redis_plus.maintenance.process_recovery import LostRoles
 from celery_redis_plus.maintenance.reconnect_recovery import ReconnectRecovery
 from celery_redis_plus.maintenance.redeclared_queues import RedeclaredQueues
 from celery_redis_plus.maintenance.redrive import Redrive
-from celery_redis_plus.maintenance.resting_queues import QueueCrowds
 from celery_redis_plus.maintenance.runner import TaskRunner
 from celery_redis_plus.maintenance.subscriber_heartbeats import SubscriberHeartbeats
 from celery_redis_plus.maintenance.sweeper import Sweeper, SweepLimits
@@ -61,7 +60,7 @@ if TYPE_CHECKING:
     from celery_redis_plus.broker.exchanges.declared_topology import DeclaredTopology
     from celery_redis_plus.connection.connector import Connector
     from celery_redis_plus.keys import FanoutKeys, Keys
-    from celery_redis_plus.maintenance.runner import MaintenanceTask
+    from celery_redis_plus.maintenance.maintenance_task import MaintenanceTask
     from celery_redis_plus.options import Options
 
 
@@ -84,15 +83,14 @@ class Tasks:
             needed_besides: returns whether there is work although this process consumes nothing here.
         """
         self._connector, self._keys, self._options = connector, keys, options
-        self._name, self._knowledge, self._wake = name, topology, wake
+        self._name, self._topology, self._wake = name, topology, wake
         self._needed_besides = needed_besides
         self.unacked_messages = UnackedMessages()
-        self.watched = ConsumedQueues()
+        self.consumed = ConsumedQueues()
         self.positions = SubscriberCursors(options.subscriber_timeout)
         self.leadership = Leadership(options.connection_lost_grace)
         self.commands = CommandConnection(connector, "maintenance", timeout=options.socket_timeout, learns_id=True)
         self.blocking = BlockingConnection(connector, "timers", timeout=options.socket_timeout, learns_id=True)
-        self._crowds = QueueCrowds()
         #: Takes dead messages to queues of other brokers.
         self.elsewhere: Elsewhere = NOWHERE_ELSE
 
@@ -113,7 +111,7 @@ class Tasks:
                 self.subscriber_heartbeats,
                 self._dead_subscribers,
                 # Where a worker takes what they publish, no warning is needed.
-                *([] if self._options.take_from_kombu else [UnconvertedProcesses(self.commands, self._keys, self.watched)]),
+                *([] if self._options.take_from_kombu else [UnconvertedProcesses(self.commands, self._keys, self.consumed)]),
             ),
             first=(MasterCheck(self.commands), self.lease_heartbeats, self.consumer_lists, self.ack_flush),
             of_leader=(
@@ -135,7 +133,7 @@ class Tasks:
     def own_process(self) -> OwnProcess:
         """Which connections this process has."""
         return OwnProcess(
-            (self.commands, self.blocking), self.watched, self.unacked_messages, self.positions,
+            (self.commands, self.blocking), self.consumed, self.unacked_messages, self.positions,
             grace_s=self._options.connection_lost_grace,
             heartbeat_s=interval_s(self._options.visibility_timeout),
             failing=lambda: self.runner.failing,
@@ -165,7 +163,7 @@ class Tasks:
         """Looks for processes without a connection."""
         ownership = Ownership(
             self.commands, self._keys, self._name,
-            gone=self._knowledge.gone, remove=partial(delete_queue, self._queues, self._bindings),
+            gone=self._topology.gone, remove=partial(delete_queue, self._queues, self._bindings),
         )  # fmt: skip
         roles = LostRoles(
             lambda exchange, process, page: self._subscribers.suspect(self._fanout_keys(exchange), process, page),
@@ -178,7 +176,10 @@ class Tasks:
         """Keeps claims alive."""
         timeout_s = self._options.visibility_timeout
         leases = Leases(self.commands, self._keys, self.unacked_messages, visibility_timeout_s=timeout_s)
-        return LeaseHeartbeats(leases, self.unacked_messages, visibility_timeout_s=timeout_s)
+        return LeaseHeartbeats(
+            leases, self.unacked_messages, visibility_timeout_s=timeout_s,
+            take_longest=lambda: self.runner.take_longest(),  # noqa: PLW0108 - the runner is made of this task
+        )  # fmt: skip
 
     @fork_safe_property
     def consumer_lists(self) -> ConsumerLists:
@@ -186,7 +187,7 @@ class Tasks:
         timeout_s = self._options.consumer_heartbeat_timeout
         consumers = Consumers(self.commands, self._keys, process=self._name, timeout_s=timeout_s)
         return ConsumerLists(
-            consumers, self.watched, self.unacked_messages, self._knowledge, self._crowds, timeout_s=timeout_s,
+            consumers, self.consumed, self.unacked_messages, self._topology, timeout_s=timeout_s,
             note_id=self._redeclared.note_id,
         )  # fmt: skip
 
@@ -207,14 +208,14 @@ class Tasks:
         options = self._options
         limits = SweepLimits(options.visibility_timeout, options.delivery_limit, options.dead_letter_max, options.dead_letter_ttl)
         return Sweeper(
-            self.commands, self._keys, self._crowds, name=self._name, forward=self._forwarder.add, limits=limits,
+            self.commands, self._keys, self.consumed, name=self._name, forward=self._forwarder.forward_soon, limits=limits,
             note_id=self._redeclared.note_id,
         )  # fmt: skip
 
     @fork_safe_property
     def _redeclared(self) -> RedeclaredQueues:
         return RedeclaredQueues(
-            self._queues, self._knowledge, self.watched, self.unacked_messages, on_missing=self.topology_recovery.run_soon
+            self._queues, self._topology, self.consumed, self.unacked_messages, on_missing=self.topology_recovery.run_soon
         )
 
     @fork_safe_property
@@ -230,7 +231,7 @@ class Tasks:
     def dropped_sessions(self) -> DroppedSessions:
         """Hears of sessions that were never closed."""
         return DroppedSessions(
-            self.unacked_messages, self.watched, self.positions, self.consumer_lists, wake=self._wake
+            self.unacked_messages, self.consumed, self.positions, self.consumer_lists, wake=self._wake
         )  # fmt: skip
 
     @fork_safe_property
@@ -244,7 +245,7 @@ class Tasks:
     def topology_recovery(self) -> TopologyRecovery:
         """Declares again what a flush or a deletion has taken from consumers."""
         return TopologyRecovery(
-            self._queues, self._bindings, self.watched, self._knowledge, on_flush=self.heartbeat.run_soon,
+            self._queues, self._bindings, self.consumed, self._topology, on_flush=self.heartbeat.run_soon,
             heartbeat_s=lambda: self.heartbeat.rest_s,
         )  # fmt: skip
 
@@ -252,12 +253,12 @@ class Tasks:
     def transient_queues(self) -> TransientQueues:
         """Keeps transient queues that are in use."""
         timeout_s = self._options.consumer_heartbeat_timeout
-        return TransientQueues(self._queues, self.watched, self._crowds, timeout_s=timeout_s)
+        return TransientQueues(self._queues, self.consumed, timeout_s=timeout_s)
 
     @fork_safe_property
     def janitor(self) -> Janitor:
         """Clears vanished transient queues away."""
-        return Janitor(self._queues, self._bindings, self.watched, on_unbound=self._dead_subscribers.forget)
+        return Janitor(self._queues, self._bindings, self.consumed, on_unbound=self._dead_subscribers.forget_durable)
 
     @fork_safe_property
     def unconsumed_queues(self) -> UnconsumedQueues:
@@ -290,12 +291,12 @@ class Tasks:
         options = self._options
         return Queues(
             self.commands, self._keys, transient_ttl_s=options.transient_queue_ttl,
-            owner_timeout_s=options.consumer_heartbeat_timeout, event_log=EventLogSettings.of(options), knowledge=self._knowledge,
+            owner_timeout_s=options.consumer_heartbeat_timeout, event_log=EventLogSettings.of(options), topology=self._topology,
         )  # fmt: skip
 
     @fork_safe_property
     def _bindings(self) -> Bindings:
-        return Bindings(self.commands, self._keys, self._knowledge, self._fanout_keys)
+        return Bindings(self.commands, self._keys, self._topology, self._fanout_keys)
 
     @fork_safe_property
     def _processes(self) -> Processes:

@@ -15,6 +15,7 @@ from celery_redis_plus.broker.arguments.queue_arguments import QueueArguments
 from celery_redis_plus.broker.queue_failures import KeyFailures
 from celery_redis_plus.broker.queues.queue_registry import Absence
 from celery_redis_plus.errors import PreconditionFailed
+from celery_redis_plus.maintenance.maintenance_task import MaintenanceTask
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.exchanges.bindings import Bindings
@@ -32,46 +33,40 @@ LOOK_S = 20.0
 MISSING_RECHECK_S = 0.3
 
 
-class TopologyRecovery:
+class TopologyRecovery(MaintenanceTask):
     """The maintenance task that keeps consumed queues, and the bindings that this process made, on the server."""
 
     def __init__(
         self,
         queues: Queues,
         bindings: Bindings,
-        watched: ConsumedQueues,
-        knowledge: DeclaredTopology,
+        consumed: ConsumedQueues,
+        topology: DeclaredTopology,
         *,
         on_flush: Callable[[], None],
         heartbeat_s: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        """Look after the queues in `watched` and those of bindings that were made here, by what is in `knowledge`.
+        """Look after the queues in `consumed` and those of bindings that were made here, by what is in `topology`.
 
         `on_flush` is called when the database was found flushed. `heartbeat_s` returns for how many seconds at most there is no
         call of the maintenance thread.
         """
         self._queues = queues
         self._bindings = bindings
-        self._watched = watched
-        self._knowledge = knowledge
-        self._flushes = knowledge.flushes
+        self._consumed = consumed
+        self._topology = topology
+        self._flushes = topology.flushes
         self._on_flush, self._heartbeat_s = on_flush, heartbeat_s
-        self._check_at = 0.0
         #: Something may be missing: an answer said so, or the connection was away.
         self._in_doubt = True
         #: What was missing at the last look, and since when, on `clock`, in seconds.
         self._suspects: dict[str, float] = {}
         self._failures = KeyFailures(logger, "cannot be declared again")
 
-    @property
-    def next_run_at(self) -> float:
-        """When to run next, on `clock`, in seconds."""
-        return self._check_at
-
     def run_soon(self) -> None:
         """Look next, at once: the connection was away, and the server may have lost its data; or something is missing."""
         self._in_doubt = True
-        self._check_at = 0.0
+        self._due_at = 0.0
 
     def run(self) -> None:
         """Ask whether all is there; where that is in doubt, look, and declare again what is missing.
@@ -79,25 +74,25 @@ class TopologyRecovery:
         Raises as `CommandConnection.call` does.
         """
         rest_s = random.uniform(0.8, 1.2) * LOOK_S  # noqa: S311 - spreads load, guards nothing
-        self._check_at = clock.now_s() + rest_s
-        watched = {queue.name for queue in self._watched.all()}
-        if not watched:
+        self._due_at = clock.now_s() + rest_s
+        consumed = {queue.name for queue in self._consumed.all()}
+        if not consumed:
             # Nothing was lost here by a flush that is known by now.
-            self._flushes = self._knowledge.flushes
+            self._flushes = self._topology.flushes
             return
         if not self._in_doubt:
-            self._check_at -= min(self._heartbeat_s(), rest_s / 2)
-            self._bindings.ask_whether_lost(watched | self._knowledge.bound_queues(), self.run_soon)
+            self._due_at -= min(self._heartbeat_s(), rest_s / 2)
+            self._bindings.ask_whether_lost(consumed | self._topology.bound_queues(), self.run_soon)
             return
         # In this order: a flush after the look at the mark is noticed the next time.
         self._bindings.check_flush()
         # A flush that is noticed here asks for this very run.
-        self._in_doubt, self._check_at = False, clock.now_s() + rest_s
-        flushes = self._knowledge.flushes
+        self._in_doubt, self._due_at = False, clock.now_s() + rest_s
+        flushes = self._topology.flushes
         if flushes != self._flushes:
             self._on_flush()
         # A binding alone would lead nowhere.
-        wanted = sorted(watched | self._knowledge.bound_queues())
+        wanted = sorted(consumed | self._topology.bound_queues())
         missing = self._missing(wanted, flushed=flushes != self._flushes)
         seen_at = clock.now_s()
         since = {name: self._suspects.get(name, seen_at) for name in missing}
@@ -111,9 +106,9 @@ class TopologyRecovery:
                     self._declare(name, missing[name])
         self._suspects = {name: at for name, at in since.items() if name not in lasting}
         if self._suspects:
-            self._in_doubt, self._check_at = True, min(self._check_at, seen_at + MISSING_RECHECK_S)
+            self._in_doubt, self._due_at = True, min(self._due_at, seen_at + MISSING_RECHECK_S)
             return
-        self._bindings.restore_lost(self._knowledge.bound_exchanges())
+        self._bindings.restore_lost(self._topology.bound_exchanges())
         self._flushes = flushes
 
     def _missing(self, names: Sequence[str], *, flushed: bool) -> dict[str, Absence]:
@@ -127,15 +122,15 @@ class TopologyRecovery:
 
     def _has_had(self, name: str) -> bool:
         """Return whether a queue is consumed here, and was declared meanwhile."""
-        watched = self._watched.get(name)
-        return watched is not None and watched.declared
+        consumed = self._consumed.get(name)
+        return consumed is not None and consumed.declared
 
     def _cancel_consumers(self, name: str) -> None:
         logger.warning("queue %r, consumed here, was deleted: its consumers are cancelled", name, extra={"queue": name})
-        self._watched.deleted(name)
+        self._consumed.deleted(name)
 
     def _declare(self, name: str, absence: Absence) -> None:
-        arguments = self._knowledge.queue(name) or QueueArguments(durable=True)
+        arguments = self._topology.queue(name) or QueueArguments(durable=True)
         if absence is Absence.EXPIRED:
             logger.warning(
                 "queue %r, consumed here, has expired: this process gave no sign of life in time, or the server's clock stepped. "
@@ -155,13 +150,13 @@ class TopologyRecovery:
             if absence is Absence.EXPIRED:
                 self._bind(name)
             # Its life is extended at once: its consumers are still listed, and do not join again.
-            self._watched.redeclared(name, self._queues.ttl_ms(arguments))
+            self._consumed.redeclared(name, self._queues.ttl_ms(arguments))
         except PreconditionFailed as error:
             logger.warning("queue %r was declared otherwise meanwhile: %s", name, error, extra={"queue": name})
 
     def _bind(self, name: str) -> None:
         """Bind an expired queue as before: whoever has cleared it away has removed its bindings."""
-        for exchange in self._knowledge.bound_exchanges():
-            for binding in self._knowledge.bindings(exchange):
+        for exchange in self._topology.bound_exchanges():
+            for binding in self._topology.bindings(exchange):
                 if binding.queue == name:
                     self._bindings.bind(exchange, binding)

@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING
 from celery_redis_plus import clock
 from celery_redis_plus.broker.queue_failures import KeyFailures
 from celery_redis_plus.maintenance.heartbeat import LONGEST_BEAT_S
-from celery_redis_plus.maintenance.time_slices import Slice
+from celery_redis_plus.maintenance.maintenance_task import MaintenanceTask, Slice
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.queues.queues import Queues
     from celery_redis_plus.maintenance.consumed_queues import ConsumedQueue, ConsumedQueues
-    from celery_redis_plus.maintenance.resting_queues import QueueCrowds
 
 logger = logging.getLogger(__name__)
 
@@ -51,24 +50,22 @@ class Life:
         return cls(needed_s + interval_s, interval_s)
 
 
-class TransientQueues:
+class TransientQueues(MaintenanceTask):
     """The maintenance task that renews the TTLs of the transient queues that this process uses."""
 
     def __init__(
         self,
         queues: Queues,
-        watched: ConsumedQueues,
-        crowds: QueueCrowds,
+        consumed: ConsumedQueues,
         *,
         timeout_s: float,
     ) -> None:
-        """Look after the queues in `watched`; `crowds` tells of which of them the looks at their consumers have kept the records.
+        """Look after the queues in `consumed`, unless the looks at their consumers have kept their records.
 
         `timeout_s` is `consumer_heartbeat_timeout`.
         """
         self._queues = queues
-        self._watched = watched
-        self._crowds = crowds
+        self._consumed = consumed
         self._timeout_s = timeout_s
         self._list_at = 0.0
         self._touch_at: dict[str, float] = {}
@@ -82,7 +79,7 @@ class TransientQueues:
         return min(self._list_at, *self._touch_at.values()) if self._touch_at else self._list_at
 
     def run_soon(self) -> None:
-        """Run next at once: the connection was away, or what is watched has changed."""
+        """Run next at once: the connection was away, or what is consumed has changed."""
         self._list_at = 0.0
         self._touch_at = dict.fromkeys(self._touch_at, 0.0)
 
@@ -104,16 +101,16 @@ class TransientQueues:
 
     def _list(self, now: float) -> None:
         self._list_at = now + RELIST_S
-        transient = [queue.name for queue in self._watched.all() if queue.ttl_ms is not None]
+        transient = [queue.name for queue in self._consumed.all() if queue.ttl_ms is not None]
         self._touch_at = {name: self._touch_at.get(name, 0.0) for name in transient}
 
     def _touch(self, queue: str, now: float, slice_: Slice) -> None:
-        used = self._watched.get(queue)
+        used = self._consumed.get(queue)
         if used is None or used.ttl_ms is None:
             self._touch_at.pop(queue, None)
             return
         life = Life.of(used, self._timeout_s)
-        page, seen = self._touched.pop(queue, 0), self._crowds.seen.get(queue)
+        page, seen = self._touched.pop(queue, 0), self._consumed.seen.get(queue)
         if not page and seen is not None and seen.unpublished and seen.at + life.interval_s > now:
             self._touch_at[queue] = seen.at + life.interval_s
             return

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from celery_redis_plus import clock
+from celery_redis_plus.maintenance.leader import LeaderTask
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.queues.queues import Queues
@@ -17,30 +18,19 @@ if TYPE_CHECKING:
 UNCONSUMED_CHECK_S = 20.0
 
 
-class UnconsumedQueues:
-    """The leader's task that knows the tended queues."""
+class UnconsumedQueues(LeaderTask):
+    """The leader's task that knows the queues that are always swept."""
 
     def __init__(self, queues: Queues, leadership: Leadership) -> None:
-        """Look through `queues`; at once where `leadership` tells of another epoch: what it knows is from an earlier one."""
+        """Look through `queues`, at once in each epoch of `leadership`."""
+        super().__init__(leadership)
         self._queues = queues
-        self._leadership = leadership
-        self._epoch = -1
-        self._check_at = 0.0
-        #: The tended queues.
+        #: These queues.
         self.queues: list[str] = []
-
-    @property
-    def next_run_at(self) -> float:
-        """When to run next, on `clock`, in seconds."""
-        return self._check_at if self._epoch == self._leadership.epoch else 0.0
-
-    def run_soon(self) -> None:
-        """Run next at once: there is a new one, or the connection was away."""
-        self._check_at = 0.0
 
     def run(self) -> None:
         """Read the list, and remove queues that are gone. Raises as `CommandConnection.call` does."""
-        self._check_at, self._epoch = clock.now_s() + UNCONSUMED_CHECK_S, self._leadership.epoch
+        self._due_at, self._epoch = clock.now_s() + UNCONSUMED_CHECK_S, self._leadership.epoch
         found = self._queues.registry.always_swept()
         gone = set(self._queues.registry.without_record(found))
         if gone:

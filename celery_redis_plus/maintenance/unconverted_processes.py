@@ -15,7 +15,7 @@ from redis.exceptions import NoPermissionError, ResponseError
 
 from celery_redis_plus import clock
 from celery_redis_plus.keys import KOMBU_PRIORITY_STEPS
-from celery_redis_plus.maintenance.time_slices import Slice
+from celery_redis_plus.maintenance.maintenance_task import MaintenanceTask, Slice
 
 if TYPE_CHECKING:
     from celery_redis_plus.connection.command_connection import CommandConnection
@@ -30,38 +30,37 @@ CONVERSION_CHECK_S = 300.0
 QUEUES_A_CHECK = 32
 
 
-class UnconvertedProcesses:
+class UnconvertedProcesses(MaintenanceTask):
     """The maintenance task that warns, once for each queue, that kombu's lists of it have messages."""
 
-    def __init__(self, commands: CommandConnection, keys: Keys, watched: ConsumedQueues) -> None:
-        """Look over `commands`, for the lasting queues in `watched`."""
+    def __init__(self, commands: CommandConnection, keys: Keys, consumed: ConsumedQueues) -> None:
+        """Look over `commands`, for the lasting queues in `consumed`."""
         self._commands = commands
         self._keys = keys
-        self._watched = watched
+        self._consumed = consumed
         self._version = -1
-        self._check_at = 0.0
         self._checked: set[str] = set()
         self._warned: set[str] = set()
 
     @property
     def next_run_at(self) -> float:
         """When to run next, on `clock`, in seconds."""
-        return self._check_at if self._version == self._watched.version or self._check_at == math.inf else 0.0
+        return self._due_at if self._version == self._consumed.version or self._due_at == math.inf else 0.0
 
     def run(self) -> None:
         """Look at the queues that are due. Raises as `CommandConnection.call` does where the server is unreachable."""
-        version = self._watched.version
+        version = self._consumed.version
         now = clock.now_s()
-        if self._check_at <= now:
-            self._check_at = now + CONVERSION_CHECK_S
+        if self._due_at <= now:
+            self._due_at = now + CONVERSION_CHECK_S
             self._checked.clear()
-        lasting = [queue.name for queue in self._watched.all() if queue.ttl_ms is None]
+        lasting = [queue.name for queue in self._consumed.all() if queue.ttl_ms is None]
         due = [name for name in lasting if name not in self._checked and name not in self._warned]
         try:
             self._checked.update(self._check(due[:QUEUES_A_CHECK]))
         except NoPermissionError as error:
             logger.debug("kombu's keys cannot be looked at: %s", error)
-            self._check_at = math.inf
+            self._due_at = math.inf
         # What is left is due with the next round.
         self._version = version if self._checked.issuperset(due) else -1
 

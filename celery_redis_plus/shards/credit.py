@@ -36,7 +36,7 @@ class SharedQoS(QoS):
 
     def __init__(self, channel: Parts, *, overfetch_factor: float) -> None:
         """Start with nothing delivered, and no limit."""
-        self._whole = channel
+        self._channel = channel
         self.prefetch_count = 0
         self.suspended = False
         self.count_carried = None
@@ -45,7 +45,7 @@ class SharedQoS(QoS):
         self._order: dict[str, PartQoS] = {}
 
     def _parts(self) -> list[QoS]:
-        return [part.qos for part in self._whole.brokers]
+        return [part.qos for part in self._channel.brokers]
 
     @property
     def _delivered(self) -> dict[str, Unacked]:  # type: ignore[override]
@@ -69,7 +69,7 @@ class SharedQoS(QoS):
 
     def claimable(self, most: int) -> int:
         """Return how many messages, at `most`, a claim may take beside those that all shards have."""
-        taken = self._whole.taken()
+        taken = self._channel.taken()
         if self.suspended or self.asks_worker or not self.prefetch_count:
             return self.credit(taken, most)
         return max(min(int(self.prefetch_count * self._overfetch_factor) - self.counted() - taken, most), 0)
@@ -137,10 +137,10 @@ class SharedQoS(QoS):
         for part in self._parts():
             part.give_back([unacked for unacked in wanted if part.has(unacked)])
 
-    def forget(self) -> None:
+    def leave_unsettled(self) -> None:
         """Leave what is unsettled to others."""
         for part in self._parts():
-            part.forget()
+            part.leave_unsettled()
 
     def leave_to_parent(self) -> None:
         """Do nothing: the parts do, in a forked child."""

@@ -174,7 +174,7 @@ class ShardsLoop:
             own = [one for one in found.values() if one in readable]
             if own or not readable:
                 claims = loop.server.fetcher.claims
-                self._guard(number, loop, partial(loop.read, found, own))
+                self._guard(number, loop, partial(loop.read_ready, found, own))
                 self._note_claim(number, loop, claims, passed)
         if passed:
             self._note_credit(loops)

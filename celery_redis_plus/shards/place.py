@@ -25,7 +25,7 @@ class Place:
     Attributes:
         number: the shard's.
         commands: the connection.
-        knowledge: what the declarations here go by.
+        topology: what the declarations here go by.
         fanout: spells the keys of a fanout exchange.
     """
 
@@ -33,13 +33,13 @@ class Place:
         """Use the shard `number` over a connection; `options` are the broker's, with its number of shards."""
         self.number, self.commands = number, commands
         self.keys = keys = Keys(commands.connector.options.global_keyprefix)
-        self.knowledge = DeclaredTopology(options.shards)
+        self.topology = DeclaredTopology(options.shards)
         self.fanout = partial(keys.fanout, prefix=options.stream_prefix(commands.connector.address.db))
         self.queues = Queues(
             commands, keys, transient_ttl_s=options.transient_queue_ttl, event_log=EventLogSettings.of(options),
-            knowledge=self.knowledge,
+            topology=self.topology,
         )  # fmt: skip
-        self.bindings = Bindings(commands, keys, self.knowledge, self.fanout)
+        self.bindings = Bindings(commands, keys, self.topology, self.fanout)
 
 
 def connect(address: Address, options: Options, purpose: str) -> CommandConnection:

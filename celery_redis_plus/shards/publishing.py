@@ -302,7 +302,7 @@ def _subscribers(part: PartChannel, exchange: str) -> list[str]:
 def _ask_for_more(part: PartChannel, exchange: str) -> Check | None:
     """Ask whether bindings were added; None where a new connection knows none."""
     bindings = part.session.bindings
-    return None if bindings.known_table(exchange) is None else bindings.check(exchange)
+    return None if bindings.known_table(exchange) is None else bindings.ask_for_changes(exchange)
 
 
 def _has_moved(part: PartChannel, check: Check) -> bool:

@@ -24,7 +24,7 @@ from celery_redis_plus.connection.broker_at import shards_of
 from celery_redis_plus.connection.shard_layout import shard_of
 from celery_redis_plus.errors import OptionError
 from celery_redis_plus.keys import SHARDS_FORMAT_VERSION
-from celery_redis_plus.maintenance.resting_queues import QueueCrowds
+from celery_redis_plus.maintenance.consumed_queues import ConsumedQueues
 from celery_redis_plus.maintenance.sweeper import Sweeper, SweepLimits
 from celery_redis_plus.shards.place import Place, connect
 from celery_redis_plus.shards.queue_move import QueueMove
@@ -205,7 +205,7 @@ class ShardsRaise:
     def _trust(self) -> None:
         for place in {id(place): place for place in (*self._old, *self._new)}.values():
             mark = place.commands.command("GET", place.keys.database_id)
-            place.knowledge.trust(mark or b"none")
+            place.topology.trust(mark or b"none")
 
     def _ready(self) -> list[QueueMove]:
         """Return the moves, with those of queues that were declared meanwhile; their old places take no messages."""
@@ -305,7 +305,7 @@ class ShardsRaise:
         options = self._options
         limits = SweepLimits(options.visibility_timeout, None, options.dead_letter_max, options.dead_letter_ttl)
         return Sweeper(
-            place.commands, place.keys, QueueCrowds(), name=secrets.token_hex(6), limits=limits, forward=lambda _: None
+            place.commands, place.keys, ConsumedQueues(), name=secrets.token_hex(6), limits=limits, forward=lambda _: None
         )  # fmt: skip
 
     def _sweep(self, sweeper: Sweeper, moves: list[QueueMove]) -> None:

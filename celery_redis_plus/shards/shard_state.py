@@ -292,7 +292,7 @@ class ShardStates:
         A queue that no process consumes may be in any; its messages expire, and go on when they are dead.
         """
         services = [state.service for state in self.all]
-        return any(service is not None and not service.closed and service.watched.all() for service in services)
+        return any(service is not None and not service.closed and service.consumed.all() for service in services)
 
 
 #: Those of this process, by address and options.

@@ -19,8 +19,8 @@ from celery_redis_plus.connection.scans import scan_keys
 from celery_redis_plus.connection.server_time import server_ms
 from celery_redis_plus.errors import InvalidArgument
 from celery_redis_plus.integration.app_broker import connected_shards
+from celery_redis_plus.maintenance.consumed_queues import ConsumedQueues
 from celery_redis_plus.maintenance.dead_letter_forwarder import DeadLetterForwarder
-from celery_redis_plus.maintenance.resting_queues import QueueCrowds
 from celery_redis_plus.maintenance.sweeper import Sweeper, SweepLimits
 from celery_redis_plus.scripts import script
 from celery_redis_plus.stored_message import unreadable
@@ -109,7 +109,7 @@ def _sweep(session: PublisherSession, queues: Sequence[str]) -> None:
     tasks = session.service.tasks
     letters = DeadLetters(commands, keys)
     forwarder = DeadLetterForwarder(letters, session.queues, session.bindings, lambda: tasks.elsewhere)
-    sweeper = Sweeper(commands, keys, QueueCrowds(), name=NAME, limits=limits, forward=forwarder.add)
+    sweeper = Sweeper(commands, keys, ConsumedQueues(), name=NAME, limits=limits, forward=forwarder.forward_soon)
     sweeper.watch(queues)
     for queue in queues:
         sweeper.run_soon(queue)

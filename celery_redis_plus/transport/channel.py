@@ -393,7 +393,7 @@ class Channel(virtual.Channel):
         kind = type or "direct"
         name = check_exchange_name(exchange or f"amq.{kind}")
         if passive:
-            self._exchanges.check(name)
+            self._exchanges.check_exists(name)
         else:
             table = check_table(f"exchange {name!r}", arguments)
             self.session.bindings.declare(name, ExchangeRecord(kind, durable, auto_delete, table))

@@ -25,7 +25,7 @@ class ExchangeOperations:
         self._connection = connection
         self._bindings = connection.bindings
 
-    def check(self, name: str) -> None:
+    def check_exists(self, name: str) -> None:
         """Raise ExchangeNotFound where there is no such exchange."""
         if self._bindings.record(name) is None:
             raise ExchangeNotFound(f"NOT_FOUND - no exchange {name!r}")

@@ -86,7 +86,7 @@ class PublishBatch:
         waiting, self._waiting = self._waiting, []
         if not waiting:
             return
-        left, failure = self._batches.publish(waiting)
+        left, failure = self._batches.to_queues(waiting)
         unpublished = 0
         stuck: set[str] = set()
         for place, one in enumerate(left):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from redis.exceptions import ResponseError
 
 from celery_redis_plus.broker.arguments.deduplication import deduplication_of, delay_of
-from celery_redis_plus.broker.arguments.eta import delay_to_ms, eta_to_ms
+from celery_redis_plus.broker.arguments.eta import eta_of
 from celery_redis_plus.broker.arguments.expiry import life_of
 from celery_redis_plus.broker.arguments.names import check_group
 from celery_redis_plus.broker.arguments.priority import RANKS, check_priority
@@ -27,6 +27,7 @@ from celery_redis_plus.transport.arguments import PASSED_ON, check_properties
 from celery_redis_plus.transport.stored_json import TASK_DELIVERY, TASK_FENCE, dump, is_protocol_1
 
 if TYPE_CHECKING:
+    from celery_redis_plus.broker.exchanges.known_queues import KnownQueue
     from celery_redis_plus.consumer.publisher_session import PublisherSession
 
 logger = logging.getLogger(__name__)
@@ -265,47 +266,42 @@ class ExchangePublisher:
 
     def _warn(self, text: str, exchange: str, about: Mapping[str, Any]) -> None:
         """Log a message without a recipient: the first one of an exchange at once, then one line a minute with their number."""
-        count = self._connection.shared.unrouted.add(exchange)
+        count = self._connection.shared.unrouted.count(exchange)
         if count:
             logger.warning("%s%s", text, f" (so many since the last line: {count})" if count > 1 else "", extra=about)
 
     def _outgoing(self, message: dict[str, Any], queue: str) -> Outgoing:
-        properties = message["properties"]
-        acceptance = self._connection.acceptance
-        if acceptance.queues:
-            try:
-                acceptance.check(queue, message)
-            except MessageNotAccepted:
-                self._connection.publisher.count(queue, "rejected", existing=True)
-                raise
-        queues = self._connection.queues
+        headers, properties = message["headers"], message["properties"]
+        if self._connection.acceptance.queues:
+            self._check_accepted(message, queue)
+        queues, body = self._connection.queues, _body(message["body"])
         known = queues.cached(queue) or queues.read(queue)
         priority = properties.get("priority")
-        if priority != 0 or type(priority) is not int:
-            # All but what most messages have, and no queue caps.
-            properties["priority"] = check_priority(priority)
-            limit = None if known is None else known.arguments.max_priority
-            priority = check_priority(priority, limit)
-        ranks = RANKS[self._connection.options.priority_order or "high-first"]
-        headers, body = message["headers"], _body(message["body"])
-        eta = _eta(properties, headers)
+        if priority != 0 or type(priority) is not int or known is None or not known.ordinary:
+            # All but what most messages have, in queues without rules for it.
+            priority = _checked_priority(headers, properties, known)
+        has_time = "eta" in properties or headers.get("eta") is not None or "x-delay" in headers
+        eta = eta_of(headers, properties.get("eta")) if has_time else 0
         life = ""
         if "expiration" in properties or headers.get("expires") is not None:
-            life = self._life(queue, properties, headers, body)
+            life = life_of(headers, properties.get("expiration"))
         deduplication = None
+        if "x-deduplication-id" in headers:
+            deduplication = deduplication_of(headers, self._connection.keys.queue(queue))
+            eta = eta or delay_of(headers) or 0
         limited = "x-limiter" in headers or "x-limiter" in properties
         if limited:
             from celery_redis_plus.broker.arguments.limiters import check_limiter
 
             check_limiter(headers, properties)
+        if life and is_protocol_1(headers, body):
+            life = ""
+        if life or limited:
             queues.ensure_swept_once(queue)
-        if "x-deduplication-id" in headers:
-            deduplication = deduplication_of(headers, self._connection.keys.queue(queue))
-            eta = eta or delay_of(headers) or 0
         outgoing = Outgoing(
             envelope=self._envelope(message, priority),
             body=body,
-            rank=ranks[priority],
+            rank=RANKS[self._connection.options.priority_order or "high-first"][priority],
             eta=eta,
             life=life,
             source_message=message,
@@ -314,26 +310,24 @@ class ExchangePublisher:
             describe=partial(describe, headers, properties, eta_ms=eta, body_size=len(body)),
         )
         if known is not None:
-            if not known.ordinary and known.arguments.groups is not None:
-                check_group(headers, properties)
             outgoing.ordinary = known.ordinary and not (eta or life or deduplication or limited) and len(body) <= LARGE_BODY
             if priority or life or outgoing.ordinary:
                 outgoing.queue_id = known.id
                 outgoing.prepare_again = partial(self._prepare_again, message, queue)
         return outgoing
 
+    def _check_accepted(self, message: dict[str, Any], queue: str) -> None:
+        """Raise MessageNotAccepted where a typed queue does not take a message, and count it."""
+        try:
+            self._connection.acceptance.check(queue, message)
+        except MessageNotAccepted:
+            self._connection.publisher.count(queue, "rejected", existing=True)
+            raise
+
     def _prepare_again(self, message: dict[str, Any], queue: str) -> Outgoing:
         """Prepare a message by the queue's record as it is now."""
         self._connection.queues.read(queue)
         return self._outgoing(message, queue)
-
-    def _life(self, queue: str, properties: Mapping[str, Any], headers: Mapping[str, Any], body: bytes) -> str:
-        """Return when the message expires, as `message.Outgoing` has it."""
-        life = life_of(headers, properties.get("expiration"))
-        if not life or is_protocol_1(headers, body):
-            return ""
-        self._connection.queues.ensure_swept_once(queue)
-        return life
 
     def _stream_payload(self, message: dict[str, Any]) -> bytes:
         return self._envelope(message) + BODY_SEPARATOR + _body(message["body"])
@@ -364,6 +358,16 @@ def _raise_unroutable(queue: str) -> bool:
     raise Unroutable(f"{_nowhere('', queue)}: there is no such queue; it was not stored (mandatory)")
 
 
+def _checked_priority(headers: Mapping[str, Any], properties: dict[str, Any], known: KnownQueue | None) -> int:
+    """Return the priority with which a queue takes a message, which keeps its own; check the group that it may need."""
+    properties["priority"] = priority = check_priority(properties.get("priority"))
+    if known is None:
+        return priority
+    if known.arguments.groups is not None:
+        check_group(headers, properties)
+    return check_priority(priority, known.arguments.max_priority)
+
+
 def _body(body: Any) -> bytes:
     if isinstance(body, bytes):
         return body
@@ -380,20 +384,5 @@ def _body(body: Any) -> bytes:
 
 def _delay_s(message: Mapping[str, Any]) -> float:
     """Return in how many seconds a message becomes deliverable; 0 for one that is now."""
-    eta = _eta(message["properties"], message["headers"])
+    eta = eta_of(message["headers"], message["properties"].get("eta"))
     return int(eta) / 1000 if isinstance(eta, str) else max(0.0, eta / 1000 - time.time())
-
-
-def _eta(properties: Mapping[str, Any], headers: Mapping[str, Any]) -> int | str:
-    """Return when the message becomes deliverable, as `message.Outgoing` has it.
-
-    The property `eta` (unix seconds, or a datetime) is a publisher's own; the header is Celery's; `x-delay` is RabbitMQ's
-    delayed-message header, in ms.
-    """
-    eta = properties.get("eta")
-    if eta is None:
-        eta = headers.get("eta")
-    if eta is not None and eta != "":
-        return eta_to_ms(eta, naive_is_utc=True)
-    delay = headers.get("x-delay")
-    return 0 if delay is None else f"+{delay_to_ms(delay)}"

@@ -131,7 +131,7 @@ class QoS(virtual.QoS):
         """Settle a message or a broadcast; unknown tags, and second settlements, change nothing."""
         delivered = self._delivered.pop(tag, None) or self._parents.pop(tag, None)
         session, service = self._session, self._session.service
-        unacked = service.unacked_messages.settle(tag, settlement)
+        unacked = service.unacked_messages.begin_settling(tag, settlement)
         if unacked is None and session.session.inherited and isinstance(delivered, UnackedMessage):
             # It is the parent's, and so is the credit: this process tells the server only.
             session.acknowledger.settle([delivered], settlement)
@@ -204,7 +204,7 @@ class QoS(virtual.QoS):
         """Have maintenance release a delivered message, once the server answers; nothing if another consumer has it."""
         self._delivered.pop(tag, None)
         unacked_messages = self._session.service.unacked_messages
-        unacked = unacked_messages.settle(tag, Settlement.RELEASE_SEEN)
+        unacked = unacked_messages.begin_settling(tag, Settlement.RELEASE_SEEN)
         if unacked is not None:
             unacked_messages.defer(unacked, Settlement.RELEASE_SEEN)
         self._session.waker.wake()
@@ -225,7 +225,7 @@ class QoS(virtual.QoS):
             return tags
         return tags[: tags.index(tag) + 1] if tag in tags else [tag]
 
-    def forget(self) -> None:
+    def leave_unsettled(self) -> None:
         """Leave what is unsettled to others."""
         self._delivered.clear()
 
@@ -245,7 +245,7 @@ class QoS(virtual.QoS):
         unacked = []
         for one in delivered:
             self._delivered.pop(one.tag, None)
-            taken = unacked_messages.settle(one.tag, Settlement.RELEASE_SEEN)
+            taken = unacked_messages.begin_settling(one.tag, Settlement.RELEASE_SEEN)
             if taken is not None:
                 unacked.append(taken)
         self._session.acknowledger.settle_or_defer(unacked, Settlement.RELEASE_SEEN)

@@ -225,7 +225,7 @@ class Transport(virtual.Transport):
         """Let all channels that consume a queue read what it is bound to now."""
         for channel in self.channels:
             if channel.has_consumers:
-                channel.fanout_consumer.read(queue)
+                channel.fanout_consumer.subscribe(queue)
 
     def close_connection(self, connection: Any) -> None:
         """Close all channels, then the connection; what waits to be settled goes out first."""

@@ -140,7 +140,7 @@ class Process:
         """`ConsumerLists.run`."""
         self.check_at = now + LIFE_MS // 3
         by_consumer = {member.consumer: member for member in self.present()}
-        for standing in self.registry.check(list(by_consumer)):
+        for standing in self.registry.check_listed(list(by_consumer)):
             member = by_consumer[standing.consumer]
             if standing.next_death_s is not None:
                 self.check_at = min(self.check_at, now + int(standing.next_death_s * 1000) + DEATH_MARGIN_MS)

@@ -55,7 +55,7 @@ OTHERS = {
     "broker/queues/policies.py:decode": "a policy", "cli/asking.py:argument_of": "an argument",
     "cli/commands/import_.py:definitions": "a file that the operator names",
     "event_log/event_logs.py:names_in": "an argument",
-    "integration/child_settlements.py:read": "a pipe from a child",
+    "integration/child_settlements.py:read_settlements": "a pipe from a child",
     "transport/typed_queues.py:payload": "a message that is being published",
     "testing/advancing.py:_envelopes": "messages of a test", "testing/waiting_tasks.py:_as_sent": "an argument of a test",
     "demo/task_log.py:read": "the demo's log",

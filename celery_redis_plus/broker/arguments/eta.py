@@ -6,8 +6,10 @@ Rounded up, never down: a message may be a fraction of a millisecond late, and n
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta, tzinfo
 from math import ceil, inf
+from typing import Any
 
 from celery_redis_plus.errors import InvalidEta
 
@@ -28,6 +30,23 @@ _ALLOWED_ETA = (
     "allowed are an ISO 8601 str such as '2030-01-31T12:00:00+00:00', a datetime, or unix seconds, from 1970 to November 2286"
 )
 _ALLOWED_DELAY = f"allowed is a number of milliseconds from 0 to {MAX_DELAY_MS}"
+
+
+def eta_of(headers: Mapping[str, Any], own: object = None) -> int | str:
+    """Return when a message becomes deliverable: ms since the epoch, or `+` and ms from now; 0 is now.
+
+    Args:
+        headers: the message's. `eta` is Celery's, `x-delay` that of RabbitMQ's delayed messages, in ms.
+        own: the publisher's own property `eta`, unix seconds or a datetime, which goes before them; None: it has none.
+
+    Raises:
+        InvalidEta: as `eta_to_ms` and `delay_to_ms`.
+    """
+    eta = headers.get("eta") if own is None else own
+    if eta is not None and eta != "":
+        return eta_to_ms(eta, naive_is_utc=True)
+    delay = headers.get("x-delay")
+    return 0 if delay is None else f"+{delay_to_ms(delay)}"
 
 
 def eta_to_ms(value: object, *, naive_is_utc: bool, tz: tzinfo | None = None) -> int:

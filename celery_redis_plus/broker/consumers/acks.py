@@ -177,7 +177,7 @@ class Acknowledger:
         """Note that what is acked from now on was not worked on within a delivery."""
         self._delivered_at = 0.0
 
-    def forget(self) -> None:
+    def drop_batched(self) -> None:
         """Drop the acks that were gathered, in a forked child: the parent sends them."""
         self._batched.clear()
 
@@ -361,8 +361,8 @@ class Acknowledger:
         _, died, _, deaths, paused = reply
         if died:
             log_deaths(queue, died, list(read_deaths(deaths)))
-        if paused and queue not in self._unacked_messages.pauses_told:
-            self._unacked_messages.pauses_told.add(queue)
+        if paused and queue not in self._unacked_messages.pauses_logged:
+            self._unacked_messages.pauses_logged.add(queue)
             log_pause(queue, paused[0].decode(), paused[1])
 
     def _wake_keys(self, queue: str) -> list[bytes]:

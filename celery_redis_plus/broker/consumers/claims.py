@@ -171,14 +171,14 @@ class ClaimCommands:
             raise
         if acks:
             self._settle_acks(acks, reply, names)
-        return self.read(reply, names)
+        return self.read_reply(reply, names)
 
     def post(
         self, queues: Sequence[str], credit: int, *, share: bool, held: Sequence[int] = (), done: Done
     ) -> Sequence[str]:  # fmt: skip
         """Send a `claim` without waiting.
 
-        Returns the queues by which `read` reads the reply that `done` gets.
+        Returns the queues by which `read_reply` reads the reply that `done` gets.
 
         Raises:
             redis.exceptions.ConnectionError: the connection failed.
@@ -194,7 +194,7 @@ class ClaimCommands:
         self._commands.send_nowait(self._claim, keys, *arguments, done=answered if acks else done)
         return names
 
-    def read(self, reply: Sequence[bytes], names: Sequence[str]) -> Batch:
+    def read_reply(self, reply: Sequence[bytes], names: Sequence[str]) -> Batch:
         """Return what a claim of the queues `names` brought, from the script's reply; log where it could not claim from one.
 
         Raises:
@@ -222,7 +222,9 @@ class ClaimCommands:
     def _settle_acks(self, acks: Sequence[UnackedMessage], reply: Sequence[bytes] | None, names: Sequence[str]) -> None:
         """Note what became of the acks that went with a claim; `reply` None: the server has not answered."""
         if acks and self._acknowledger is not None:
-            again = None if reply is None else [names[int(number) - 1] for number in first_entry(reply)[1].split()]
+            again: Sequence[str] | None = None if reply is None else ()
+            if reply is not None and b"|" in reply[0]:
+                again = [names[int(number) - 1] for number in first_entry(reply)[1].split()]
             self._acknowledger.settle_claimed(acks, again)
 
     def _call(

@@ -192,7 +192,7 @@ class Consumers:
         error = ResourceLocked if answer == b"locked" else AccessRefused
         raise error(f"queue {consumer.queue!r} {REFUSALS[answer]}")
 
-    def check(self, consumers: Sequence[Consumer], life_ms: Callable[[str], int] = lambda _: 0) -> list[Standing]:
+    def check_listed(self, consumers: Sequence[Consumer], life_ms: Callable[[str], int] = lambda _: 0) -> list[Standing]:
         """Tell in which state consumers are, and return how they and their queues stand. Raises as `CommandConnection.call` does.
 
         `life_ms` is asked for how long the record of a queue is to live, in ms; 0 for a lasting one.
@@ -203,8 +203,8 @@ class Consumers:
         look.reply = self._commands.call(script("check_consumers"), *self._look_arguments(consumers, life_ms))
         return self.standings(look)
 
-    def check_nowait(self, consumers: Sequence[Consumer], life_ms: Callable[[str], int]) -> ConsumerLook:
-        """Do as `check` with the next call, without waiting; `standings` reads the answer. Raises as `connect` does."""
+    def check_listed_nowait(self, consumers: Sequence[Consumer], life_ms: Callable[[str], int]) -> ConsumerLook:
+        """Do as `check_listed` with the next call, without waiting; `standings` reads the answer. Raises as `connect` does."""
         look = ConsumerLook(consumers)
         keys, *arguments = self._look_arguments(consumers, life_ms)
         self._commands.send_nowait(script("check_consumers"), keys, *arguments, done=look.answer, buffered=True)

@@ -180,7 +180,7 @@ class UnackedMessages:
         #: Queue -> seconds for which a consumer may hold a message of it, where that is limited.
         self.timeouts_s: dict[str, float] = {}
         #: Queues whose log line about messages that are sent back repeatedly was written.
-        self.pauses_told: set[str] = set()
+        self.pauses_logged: set[str] = set()
         #: How many messages that were added a consumer had seen before.
         self.redelivered = 0
         #: How many batches have brought a message.
@@ -282,7 +282,7 @@ class UnackedMessages:
             unacked.state, unacked.content = DeliveryState.DELIVERED, None
         return True
 
-    def settle(self, tag: str, settlement: Settlement) -> UnackedMessage | None:
+    def begin_settling(self, tag: str, settlement: Settlement) -> UnackedMessage | None:
         """Take `tag` for settling; None where it is not unacked or is being settled already."""
         with self._lock:
             unacked = self._unacked.get(tag)
@@ -291,7 +291,8 @@ class UnackedMessages:
             unacked.state, unacked.settlement, unacked.content = DeliveryState.SETTLING, settlement, None
         if unacked.deliveries is not None:
             unacked.deliveries.pop(tag, None)
-        self._end_kept(tag)
+        if self._kept:
+            self._end_kept(tag)
         return unacked
 
     def discard(self, unacked: UnackedMessage) -> None:
@@ -299,7 +300,8 @@ class UnackedMessages:
         with self._lock:
             if self._unacked.get(unacked.tag) is unacked:
                 del self._unacked[unacked.tag]
-                self._end_kept(unacked.tag)
+                if self._kept:
+                    self._end_kept(unacked.tag)
                 if unacked.settlement is Settlement.ACK:
                     self._finished[unacked.tag] = None
                     if len(self._finished) > MAX_FINISHED_TAGS:

@@ -113,7 +113,7 @@ class WakeupWaiter:
         found = [wakeup for wakeup, type_ in zip(wakeups, types, strict=True) if type_ not in (b"zset", b"none")]
         self._left_out, self._left_out_until = frozenset(found), clock.now_s() + LEFT_OUT_S
         for wakeup in found:
-            if self._logged.add(decode_name(wakeup)):
+            if self._logged.count(decode_name(wakeup)):
                 logger.error(
                     "the key %s is of another type: its queue is looked at every %g s instead of being waited for",
                     decode_name(wakeup), LEFT_OUT_S,

@@ -82,7 +82,7 @@ class DeadLetterGroup:
     example: str | None = None
     last_tag: str = ""
 
-    def add(self, letter: DeadLetter) -> None:
+    def count_letter(self, letter: DeadLetter) -> None:
         """Count one more."""
         self.count += 1
         self.first_ms = min(self.first_ms or letter.died_ms, letter.died_ms)
@@ -97,7 +97,7 @@ def grouped(letters: Iterable[DeadLetter]) -> list[DeadLetterGroup]:
     groups: dict[tuple[str | None, str, str | None], DeadLetterGroup] = {}
     for letter in letters:
         key = letter.task, letter.reason, None if letter.failure is None else letter.failure.kind
-        groups.setdefault(key, DeadLetterGroup(*key)).add(letter)
+        groups.setdefault(key, DeadLetterGroup(*key)).count_letter(letter)
     return sorted(groups.values(), key=lambda one: (-one.count, -one.last_ms))
 
 

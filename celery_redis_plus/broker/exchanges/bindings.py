@@ -65,18 +65,18 @@ class Bindings:
         self,
         commands: CommandConnection,
         keys: Keys,
-        knowledge: DeclaredTopology | None = None,
+        topology: DeclaredTopology | None = None,
         fanout_keys: Callable[[str], FanoutKeys] | None = None,
     ) -> None:
-        """Read and write over `commands`. What is declared goes into `knowledge`, and is declared again should it vanish.
+        """Read and write over `commands`. What is declared goes into `topology`, and is declared again should it vanish.
 
         `fanout_keys` spells the keys of a fanout exchange; without it none with limits can be declared.
         """
         self._commands = commands
         self._keys = keys
         self._fanout_keys = fanout_keys
-        self._knowledge = DeclaredTopology() if knowledge is None else knowledge
-        self._first_flush = self._knowledge.flushes
+        self._topology = DeclaredTopology() if topology is None else topology
+        self._first_flush = self._topology.flushes
         #: Exchange -> the flush after which its bindings were declared again.
         self._flushes: dict[str, int] = {}
         #: As they were read last. A publish that goes by one has the server compare (`lua/publish_fanout.lua`).
@@ -107,7 +107,7 @@ class Bindings:
         difference = None if record.is_same(current) else record.difference(current, exchange)
         if difference is not None:
             raise PreconditionFailed(difference)
-        self._knowledge.declared_exchange(exchange, record)
+        self._topology.declared_exchange(exchange, record)
 
     def _note(self, exchange: str, text: bytes) -> ExchangeRecord:
         """Remember a record as it stands on the server, and return it.
@@ -126,7 +126,7 @@ class Bindings:
 
     def _store(self, exchange: str, record: ExchangeRecord, *, unreadable: bytes = b"") -> bytes:
         """Store a record where there is none, or one with the text `unreadable`; return the one that stands."""
-        if self._knowledge.unchecked:
+        if self._topology.unchecked:
             self.check_flush()
         keys, more = [self._keys.exchanges], []
         arguments = record.limits(exchange)
@@ -212,7 +212,7 @@ class Bindings:
 
     def delete(self, exchange: str) -> None:
         """Remove the exchange and its bindings; its queues stay."""
-        self._knowledge.deleted_exchange(exchange)
+        self._topology.deleted_exchange(exchange)
         self._commands.command("HDEL", self._keys.exchanges, encode_name(exchange))
         self._commands.call(script("bind"), [self._keys.binding(exchange)], "clear")
         self._records.pop(exchange, None)
@@ -230,12 +230,12 @@ class Bindings:
         if record is not None:
             check_binding(record.routing_type, binding)
         self._commands.call(script("bind"), [self._keys.binding(exchange)], "bind", encode_binding(binding))
-        self._knowledge.bound(exchange, binding)
+        self._topology.bound(exchange, binding)
         self._tables.pop(exchange, None)
 
     def unbind(self, exchange: str, *bindings: Binding) -> None:
         """Remove bindings; those that do not exist are passed over."""
-        self._knowledge.unbound(exchange, bindings)
+        self._topology.unbound(exchange, bindings)
         self._commands.call(script("bind"), [self._keys.binding(exchange)], "unbind", *map(encode_binding, bindings))
         self._tables.pop(exchange, None)
 
@@ -316,13 +316,13 @@ class Bindings:
         """Note that the server has just compared the bindings with those known here."""
         self._tables[exchange].confirmed_at = clock.now_s()
 
-    def check(self, exchange: str) -> Check:
+    def ask_for_changes(self, exchange: str) -> Check:
         """Ask for the exchange's version beside the next call; the answer tells whether `route` used old bindings."""
         return Check(self._commands, self._keys.binding(exchange), self._tables[exchange])
 
     def refresh(self, exchange: str) -> RoutingTable:
         """Read the exchange's record and bindings again. If the server has lost them, declare what this process knows."""
-        if self._knowledge.unchecked:
+        if self._topology.unchecked:
             self.check_flush()
         known = self._records.get(exchange)
         # In this order: a flush after the look at the mark is noticed the next time; so is another declaration, by the version.
@@ -348,7 +348,7 @@ class Bindings:
 
     def check_flush(self) -> None:
         """Notice a flush. Raises as `CommandConnection.call` does."""
-        self._knowledge.check_flush(self._commands, self._keys)
+        self._topology.check_flush(self._commands, self._keys)
 
     def ask_whether_lost(self, queues: Collection[str], in_doubt: Callable[[], None]) -> None:
         """Ask whether the database's mark, the records of `queues` and what was bound here are as they were, with the next call.
@@ -356,14 +356,14 @@ class Bindings:
         `in_doubt` is called, while that call reads its answers, where one is not, or cannot be asked. Raises as `connect` does.
         """
         asked: list[tuple[Argument, ...]] = [("HEXISTS", self._keys.queue(queue).meta, "id") for queue in queues]
-        asked += [("HGET", self._keys.binding(exchange), BINDINGS_VERSION) for exchange in self._knowledge.bound_exchanges()]
+        asked += [("HGET", self._keys.binding(exchange), BINDINGS_VERSION) for exchange in self._topology.bound_exchanges()]
 
         def answered(is_fine: bool) -> None:
             if not is_fine:
                 in_doubt()
 
         def answered_mark(mark: bytes | None, _: Exception | None) -> None:
-            answered(self._knowledge.has_mark(mark))
+            answered(self._topology.has_mark(mark))
 
         self._commands.command_nowait("GET", self._keys.database_id, done=answered_mark, buffered=True)
         for command in asked:
@@ -376,25 +376,25 @@ class Bindings:
             with self._restore_failures.alone(exchange):
                 if isinstance(version, Exception):
                     raise version
-                if not version or self._flushes.get(exchange, self._first_flush) != self._knowledge.flushes:
+                if not version or self._flushes.get(exchange, self._first_flush) != self._topology.flushes:
                     self.refresh(exchange)
 
     def _flushes_of(self, exchange: str) -> int | None:
         """Return how often the database was flushed; None where nothing is known of the exchange that could be lost."""
         known = exchange in self._tables or exchange in self._records
-        if not known and not self._knowledge.bindings(exchange):
+        if not known and not self._topology.bindings(exchange):
             return None
         self.check_flush()
-        return self._knowledge.flushes
+        return self._topology.flushes
 
     def _restore_record(self, exchange: str, known: _Known | None) -> ExchangeRecord | None:
         """Declare the exchange again as it is known here, if it is; return its record."""
-        record = self._knowledge.exchange(exchange) or (None if known is None else known.record)
+        record = self._topology.exchange(exchange) or (None if known is None else known.record)
         return None if record is None else self._note(exchange, self._store(exchange, record))
 
     def _lost_bindings(self, exchange: str) -> list[Binding]:
         """Return the bindings that this process made, and those that the server has confirmed lately."""
-        known = dict.fromkeys(self._knowledge.bindings(exchange))
+        known = dict.fromkeys(self._topology.bindings(exchange))
         cached = self._tables.get(exchange)
         if cached is not None and clock.now_s() - cached.confirmed_at < FRESH_S:
             known |= dict.fromkeys(cached.table.bindings)
@@ -414,7 +414,7 @@ class Bindings:
 
     def _has_left(self, queue: str) -> bool:
         """Tell whether a queue was transient and is gone, by itself or with its consumer: its bindings went with it."""
-        arguments = self._knowledge.queue(queue)
+        arguments = self._topology.queue(queue)
         if arguments is None or not arguments.transient:
             return False
         return not self._commands.command("HEXISTS", self._keys.queue(queue).meta, "id")

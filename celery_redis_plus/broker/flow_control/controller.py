@@ -167,7 +167,7 @@ class FlowController:
         state.has_waited = True
 
     def _log_dropped(self, queue: str, count: int, *, kept: bool) -> None:
-        count = self._dropped.add(queue, count)
+        count = self._dropped.count(queue, count)
         if not count:
             return
         fate = "are gone: a transient queue without dead-letter exchange keeps none"

@@ -47,7 +47,7 @@ class PublishAttempt:
         """Note that the outcome of a first try is unknown."""
         self.pending = {target: _Number(producer, number, clock.now_s()), **self.pending}
 
-    def settle(self, target: str) -> None:
+    def end_doubt(self, target: str) -> None:
         """Note that nothing is in doubt of a target any more."""
         self.pending = {name: number for name, number in self.pending.items() if name != target}
 

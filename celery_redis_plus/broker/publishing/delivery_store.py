@@ -132,7 +132,7 @@ class DeliveryStore:
         found = self._commands.command("ZRANGE", self._keys.tracks, 0, int(now[0]) * 1000, "BYSCORE", "LIMIT", 0, limit)
         return [decode_name(name) for name in found]
 
-    def settle(self, track: str) -> None:
+    def end(self, track: str) -> None:
         """Note that a delivery needs no care any more."""
         self._commands.command("ZREM", self._keys.tracks, encode_name(track))
 

@@ -71,7 +71,7 @@ class BatchPublisher:
         """Return whether a message can be published in a batch: one that is due at once, and has nothing that needs a look."""
         return not (message.eta or message.life or message.deduplication or message.limited or len(message.body) > LARGE_BODY)
 
-    def publish(self, batch: Sequence[M]) -> tuple[list[M], Exception | None]:
+    def to_queues(self, batch: Sequence[M]) -> tuple[list[M], Exception | None]:
         """Put messages into their queues, in one write, those of a queue in their order.
 
         Returns the messages that have to be published one by one, and the error that is the reason, if one is: the connection

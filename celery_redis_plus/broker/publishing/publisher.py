@@ -227,7 +227,7 @@ class Publisher:
         if self._confirmed is not None:
             attempt.stored(target, producer, number, self._confirmed)
         else:
-            attempt.settle(target)
+            attempt.end_doubt(target)
 
     def _remember(self, target: str, producer: bytes, number: int, attempt: PublishAttempt) -> None:
         """Note what a retry has to know of a try that failed."""

@@ -63,26 +63,26 @@ class Queues:
         transient_ttl_s: float,
         owner_timeout_s: float = 60,
         event_log: EventLogSettings | None = None,
-        knowledge: DeclaredTopology | None = None,
+        topology: DeclaredTopology | None = None,
         on_mismatch: str = "keep",
     ) -> None:
         """Use `commands`.
 
         Without `x-expires` an unused auto-delete queue vanishes after `transient_ttl_s` seconds, and an exclusive one after
         `owner_timeout_s` without a sign of life of its owner. `event_log` says how
-        the events of the queues that are declared here are written. What is declared goes into `knowledge`. `on_mismatch` is the
+        the events of the queues that are declared here are written. What is declared goes into `topology`. `on_mismatch` is the
         option.
         """
         self._on_mismatch = on_mismatch
         self._policies = PolicyList(commands, keys)
         self._event_log = event_log or EventLogSettings()
         self._commands = commands
-        self._knowledge = DeclaredTopology() if knowledge is None else knowledge
+        self._topology = DeclaredTopology() if topology is None else topology
         self._keys = keys
         #: The broker's lists of queues.
         self.registry = QueueRegistry(commands, keys)
         self._transient_ttl_ms = int(transient_ttl_s * 1000)
-        self._known = self._knowledge.records
+        self._known = self._topology.records
         #: Returns what this process has read of a queue's record, or None. Every publish asks.
         self.cached = self._known.get
         self._owner_ttl_ms = int(owner_timeout_s * 1000)
@@ -107,11 +107,11 @@ class Queues:
             PreconditionFailed: the queue exists with other arguments; the text names the first that differs.
         """
         name = check_queue_name(name)
-        if self._knowledge.unchecked:
-            self._knowledge.check_flush(self._commands, self._keys)
+        if self._topology.unchecked:
+            self._topology.check_flush(self._commands, self._keys)
         ttl_ms = self.ttl_ms(arguments)
         fields = self._rules(name, arguments)
-        owner = self._knowledge.owners.get(name) if arguments.exclusive else None
+        owner = self._topology.owners.get(name) if arguments.exclusive else None
         if owner is not None:
             # Only `claim_restricted` looks who claims.
             fields += (("owner", owner), ("restricted", "declared"))
@@ -124,7 +124,7 @@ class Queues:
         if always_swept:
             self.registry.ensure_swept(name)
         self._known.put(name, KnownQueue(written.id, in_force, always_swept, declared=arguments))
-        self._knowledge.declared(name, arguments)
+        self._topology.declared(name, arguments)
         if changes or (written.status == b"created" and not arguments.transient):
             try:
                 self.steer(name, arguments if changes else None)
@@ -156,7 +156,7 @@ class Queues:
             raise PreconditionFailed(fixed or difference)
         if self._on_mismatch == "apply":
             return True
-        if self._knowledge.is_new_mismatch(name, difference):
+        if self._topology.is_new_mismatch(name, difference):
             logger.warning(
                 "%s: the queue keeps what it has. To change it: `celery-redis-plus policy`, or on_mismatch='apply' among the "
                 "transport options of the app with the new arguments",
@@ -276,15 +276,15 @@ class Queues:
             status = b"id"
         if status == b"id":
             # Another process may have raised the number of shards, so that the queue is in another one now.
-            self._knowledge.check_flush(self._commands, self._keys)
+            self._topology.check_flush(self._commands, self._keys)
             status, *rest = self._commands.call(*call, self._draw_id(), FORMAT_VERSION, *rules)
             # A queue that is deleted later was not lost by a flush before: that has to be noticed while the queue stands.
-            self._knowledge.check_flush(self._commands, self._keys)
+            self._topology.check_flush(self._commands, self._keys)
         queue_id, arguments_in_force, *sizes, declared = rest
         return _Written(status, queue_id, arguments_in_force, declared, Sizes(*sizes))
 
     def _draw_id(self) -> str:
-        reserved = self._knowledge.last_reserved_id(self._keys)
+        reserved = self._topology.last_reserved_id(self._keys)
         return new_id(int(self._commands.call(script("next_queue_id"), [self._keys.queue_ids], reserved)))
 
     def restore(self, name: str, queue_id: bytes = b"") -> None:
@@ -369,13 +369,13 @@ class Queues:
         Raises:
             OptionError: the queues were spread over another number of shards since this process connected.
         """
-        self._knowledge.check_flush(self._commands, self._keys)
+        self._topology.check_flush(self._commands, self._keys)
         deadline = self._commands.command("ZSCORE", self._keys.queues, encode_name(name))
         if deadline is not None and float(deadline) != float("inf"):
             logger.debug("a message for %r is unroutable: the queue was transient and is gone", name)
             return False
         record = self._known.get(name)
-        known = self._knowledge.queue(name) if record is None else record.declared or record.arguments
+        known = self._topology.queue(name) if record is None else record.declared or record.arguments
         if known is None:
             logger.info("queue %r has no record on the server; declaring it as a lasting queue", name, extra={"queue": name})
             self.restore(name)
@@ -414,7 +414,7 @@ class Queues:
         deleted, ready, transient, event_log = self._delete(name, if_unused=if_unused, if_empty=if_empty, if_id=if_id)
         if not deleted:
             return None
-        self._knowledge.deleted(name)
+        self._topology.deleted(name)
         # Before the messages are freed, which may take long: a consumer would take the queue for a lost one, and declare it.
         if transient:
             self.registry.remember([name])

@@ -31,7 +31,7 @@ def hold(broker, *queues, credit=100):
 
 def ack(broker, *messages):
     for message in messages:
-        assert broker.unacked_messages.settle(message.tag, Settlement.ACK) is message
+        assert broker.unacked_messages.begin_settling(message.tag, Settlement.ACK) is message
         broker.acknowledger.batch_ack(message)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from celery_redis_plus.maintenance.resting_queues import QueueCrowds
+from celery_redis_plus.maintenance.consumed_queues import ConsumedQueues
 from celery_redis_plus.maintenance.sweeper import ENTRIES_A_SWEEP, Sweeper, SweepLimits
 from tests.support.filling import fill
 from tests.support.waiting import wait_until
@@ -26,7 +26,7 @@ def sweeper(broker, redis_client):
         lambda: redis_client.time()[0] * 1000 > redis_client.zrange(f"delayed:{{{QUEUES[-1]}}}", 0, 0, withscores=True)[0][1]
     )
     sweeper = Sweeper(
-        broker.commands, broker.keys, QueueCrowds(), name="s", limits=SweepLimits(30, None, 5, 1000.0), forward=lambda _: None
+        broker.commands, broker.keys, ConsumedQueues(), name="s", limits=SweepLimits(30, None, 5, 1000.0), forward=lambda _: None
     )  # fmt: skip
     sweeper.watch(QUEUES)
     return sweeper

@@ -10,7 +10,7 @@ from celery_redis_plus.broker.queues.queues import Queues
 from celery_redis_plus.errors import EventsLost
 from celery_redis_plus.event_log.settings import EventLogSettings
 from celery_redis_plus.events import entry_id, sampled
-from celery_redis_plus.maintenance.resting_queues import QueueCrowds
+from celery_redis_plus.maintenance.consumed_queues import ConsumedQueues
 from celery_redis_plus.maintenance.sweeper import Sweeper, SweepLimits
 from celery_redis_plus.stored_message import Outgoing
 from tests.support.events import event_violations, events_of, paths_of
@@ -40,7 +40,7 @@ def names(broker, queue="q"):
 
 def sweep(broker, *queues, visibility_timeout_s=30.0, forward=lambda queue: None):
     limits = SweepLimits(visibility_timeout_s, 3, 5, 1000.0)
-    sweeper = Sweeper(broker.commands, broker.keys, QueueCrowds(), name="s", limits=limits, forward=forward)
+    sweeper = Sweeper(broker.commands, broker.keys, ConsumedQueues(), name="s", limits=limits, forward=forward)
     sweeper.watch(queues)
     for queue in queues:
         sweeper.run_soon(queue)
@@ -222,7 +222,7 @@ def test_a_sweep_that_has_more_events_to_trim_is_due_again_at_once(broker):
         broker.publish(queue, *[b"x"] * 6500)
     broker.queues.purge("idle")
     limits = SweepLimits(30.0, 3, 5, 1000.0)
-    sweeper = Sweeper(broker.commands, broker.keys, QueueCrowds(), name="s", limits=limits, forward=lambda _: None)
+    sweeper = Sweeper(broker.commands, broker.keys, ConsumedQueues(), name="s", limits=limits, forward=lambda _: None)
     sweeper.watch(["q", "idle"])
     passes = 0
     while sweeper.next_run_at <= clock.now_s():

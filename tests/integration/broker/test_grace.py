@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from celery_redis_plus.maintenance.resting_queues import QueueCrowds
+from celery_redis_plus.maintenance.consumed_queues import ConsumedQueues
 from celery_redis_plus.maintenance.sweeper import Sweeper, SweepLimits
 from tests.support.waiting import wait_until
 
@@ -21,7 +21,7 @@ def persistent(start_server, brokers):
 
 def sweep(broker):
     limits = SweepLimits(VISIBILITY_TIMEOUT_S, None, 5, 1000.0)
-    sweeper = Sweeper(broker.commands, broker.keys, QueueCrowds(), name="s", limits=limits, forward=lambda _: None)
+    sweeper = Sweeper(broker.commands, broker.keys, ConsumedQueues(), name="s", limits=limits, forward=lambda _: None)
     sweeper.watch(["q"])
     sweeper.run()
 

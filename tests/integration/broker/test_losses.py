@@ -8,7 +8,7 @@ from celery_redis_plus import clock
 from celery_redis_plus.broker.consumers.claims import ClaimCommands
 from celery_redis_plus.broker.consumers.processes import Processes
 from celery_redis_plus.broker.consumers.unacked import UnackedMessage
-from celery_redis_plus.maintenance.resting_queues import QueueCrowds
+from celery_redis_plus.maintenance.consumed_queues import ConsumedQueues
 from celery_redis_plus.maintenance.sweeper import Sweeper, SweepLimits
 from tests.support.waiting import wait_until
 
@@ -19,7 +19,7 @@ LIMIT = 3
 def lose(broker):
     """Have the sweep recover what is claimed; returns how many failures each message has then, by body."""
     limits = SweepLimits(visibility_timeout_s=30, delivery_limit=LIMIT, dead_letter_max=100, dead_letter_ttl_s=1000)
-    sweeper = Sweeper(broker.commands, broker.keys, QueueCrowds(), name="test", limits=limits, forward=lambda _: None)
+    sweeper = Sweeper(broker.commands, broker.keys, ConsumedQueues(), name="test", limits=limits, forward=lambda _: None)
 
     # Of a server that runs for less than that, a sweep does not know whether it was away.
     wait_until(lambda: broker.client.info("server")["uptime_in_seconds"] > 2)

@@ -27,11 +27,11 @@ def test_posted_settlements_are_sent_again(broker, settlement):
     broker.publish("q", b"x", b"y", b"z")
     # Each kind is known to the connection before the server forgets it.
     (first, *rest) = broker.unacked_messages.add(broker.claim("q"), "session", clock.now_s())
-    broker.acknowledger.post(broker.unacked_messages.settle(first.tag, settlement), settlement)
+    broker.acknowledger.post(broker.unacked_messages.begin_settling(first.tag, settlement), settlement)
     assert broker.queues.sizes("q").unacked == 2
     broker.client.script_flush()
     for message in rest:
-        broker.acknowledger.post(broker.unacked_messages.settle(message.tag, settlement), settlement)
+        broker.acknowledger.post(broker.unacked_messages.begin_settling(message.tag, settlement), settlement)
     assert broker.queues.sizes("q").unacked in (0, 2)
     broker.commands.command("PING")
     broker.commands.command("PING")
@@ -46,7 +46,7 @@ def test_scripts_flushed_between_many_posts_lose_none(broker):
     for number, message in enumerate(claimed):
         if number % 7 == 0:
             broker.client.script_flush()
-        broker.acknowledger.post(broker.unacked_messages.settle(message.tag, Settlement.ACK), Settlement.ACK)
+        broker.acknowledger.post(broker.unacked_messages.begin_settling(message.tag, Settlement.ACK), Settlement.ACK)
     while broker.commands.has_pending:
         broker.commands.command("PING")
     assert broker.queues.sizes("q").unacked == 0

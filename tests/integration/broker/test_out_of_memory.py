@@ -77,7 +77,7 @@ def test_a_worker_may_declare_its_queues_and_they_are_swept_and_logged(full):
 
 def test_a_posted_ack_is_executed(full):
     (message,) = full.unacked_messages.add(full.claim("q", credit=1), "session", clock.now_s())
-    full.acknowledger.post(full.unacked_messages.settle(message.tag, Settlement.ACK), Settlement.ACK)
+    full.acknowledger.post(full.unacked_messages.begin_settling(message.tag, Settlement.ACK), Settlement.ACK)
     full.commands.command("PING")
     assert len(full.unacked_messages) == 0
 

@@ -8,7 +8,7 @@ from celery_redis_plus.broker.arguments.eta import PRIORITY_BAND_MS
 from celery_redis_plus.broker.arguments.retry_policy import RetryPolicies, RetryPolicy
 from celery_redis_plus.broker.consumers.settlement import Settlement
 from celery_redis_plus.broker.consumers.unacked import UnackedMessage
-from celery_redis_plus.maintenance.resting_queues import QueueCrowds
+from celery_redis_plus.maintenance.consumed_queues import ConsumedQueues
 from celery_redis_plus.maintenance.sweeper import Sweeper, SweepLimits
 from celery_redis_plus.scripts import compose, script
 from tests.support.waiting import wait_until
@@ -127,7 +127,7 @@ def order_after(broker, put_back, returning, **arguments):
     high, first = broker.claim("q", credit=2)
     put_back(high, first)
     limits = SweepLimits(30, None, 5, 1000.0)
-    sweeper = Sweeper(broker.commands, broker.keys, QueueCrowds(), name="s", limits=limits, forward=lambda _: None)
+    sweeper = Sweeper(broker.commands, broker.keys, ConsumedQueues(), name="s", limits=limits, forward=lambda _: None)
     sweeper.watch(["q"])
 
     def are_ready():

@@ -86,7 +86,7 @@ def test_posted_settlements_arrive_in_order_and_are_confirmed(broker):
     broker.publish("q", *[b"x"] * 50)
     claimed = broker.unacked_messages.add(broker.claim("q"), "session", clock.now_s())
     for message in claimed:
-        broker.acknowledger.post(broker.unacked_messages.settle(message.tag, Settlement.ACK), Settlement.ACK)
+        broker.acknowledger.post(broker.unacked_messages.begin_settling(message.tag, Settlement.ACK), Settlement.ACK)
     assert len(broker.unacked_messages) == 50
     assert broker.queues.sizes("q").unacked == 0
     assert len(broker.unacked_messages) == 0
@@ -99,7 +99,7 @@ def test_sent_settlements_of_a_lost_connection_are_left_to_maintenance(broker):
     claimed = broker.unacked_messages.add(broker.claim("q"), "session", clock.now_s())
     broker.client.client_pause(1000, all=True)
     for message in claimed:
-        broker.acknowledger.post(broker.unacked_messages.settle(message.tag, Settlement.ACK), Settlement.ACK)
+        broker.acknowledger.post(broker.unacked_messages.begin_settling(message.tag, Settlement.ACK), Settlement.ACK)
     broker.commands.abort()
     broker.client.client_unpause()
     orders = broker.unacked_messages.take_deferred()
@@ -113,7 +113,7 @@ def test_a_settlement_never_opens_a_lost_connection_anew(broker, monkeypatch):
     broker.declare("q")
     broker.publish("q", b"x")
     (message,) = broker.unacked_messages.add(broker.claim("q"), "session", clock.now_s())
-    held = broker.unacked_messages.settle(message.tag, Settlement.ACK)
+    held = broker.unacked_messages.begin_settling(message.tag, Settlement.ACK)
     with broker.commands.lock:
         # It waits for the connection, which breaks meanwhile.
         thread = threading.Thread(target=broker.acknowledger.post, args=(held, Settlement.ACK))
@@ -131,7 +131,7 @@ def settling_message(broker):
     broker.declare("q")
     broker.publish("q", b"x")
     (message,) = broker.unacked_messages.add(broker.claim("q"), "session", clock.now_s())
-    return broker.unacked_messages.settle(message.tag, Settlement.ACK)
+    return broker.unacked_messages.begin_settling(message.tag, Settlement.ACK)
 
 
 def test_a_settlement_whose_connection_is_busy_for_long_is_left_to_maintenance(broker, settling_message):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from celery_redis_plus.maintenance.resting_queues import QueueCrowds
+from celery_redis_plus.maintenance.consumed_queues import ConsumedQueues
 from celery_redis_plus.maintenance.sweeper import Sweeper, SweepLimits
 from tests.integration.broker.conftest import Broker, make_broker
 from tests.integration.transport.conftest import connect
@@ -40,6 +40,6 @@ def broker(clock: SteppingClock, redis_client: redis.Redis) -> Iterator[Broker]:
 def sweeper_of(broker: Broker, name: str, visibility_s: float = VISIBILITY_S) -> Sweeper:
     """Return a sweeper of the queue `q`, a process of that name."""
     limits = SweepLimits(visibility_s, None, 5, 1000.0)
-    sweeper = Sweeper(broker.commands, broker.keys, QueueCrowds(), name=name, limits=limits, forward=lambda _: None)
+    sweeper = Sweeper(broker.commands, broker.keys, ConsumedQueues(), name=name, limits=limits, forward=lambda _: None)
     sweeper.watch(["q"])
     return sweeper

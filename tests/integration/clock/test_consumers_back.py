@@ -60,7 +60,7 @@ def test_a_dead_consumer_is_off_the_list_within_its_timeout(clock, broker, redis
 
     def alone():
         beat(broker)
-        crew.check([living])
+        crew.check_listed([living])
         return listed(redis_client) == [b"living.1"]
 
     wait_until(alone, RESUMING_S + SLACK_S, interval_s=TIMEOUT_S / 12)
@@ -100,7 +100,7 @@ def test_a_living_consumer_with_a_longer_timeout_stays_on_the_list(clock, broker
         # Each within the time in which somebody has to be heard.
         clock.step(LEASE_S - 0.5)
         beat(broker)
-        crew_of(broker).check([hasty])
+        crew_of(broker).check_listed([hasty])
     assert sorted(listed(redis_client)) == [b"living.1", b"patient.1"]
 
 

@@ -104,10 +104,10 @@ def test_nobody_is_taken_off_the_list_while_no_process_was_heard(channel, redis_
     assert redis_client.hget("meta:{q}", "active") == b"other.1"
     # One was heard just now, and again after the timeout, and this one was not.
     redis_client.hset(KEYS.processes[2], mapping={"heard": int(now_ms), "resumed": int(now_ms - 2000)})
-    crew.check([Consumer("mine.1", "q", "2")])
+    crew.check_listed([Consumer("mine.1", "q", "2")])
     assert redis_client.hget("meta:{q}", "active") == b"other.1"
     redis_client.hset(KEYS.processes[2], "resumed", int(now_ms - 6000))
-    crew.check([Consumer("mine.1", "q", "2")])
+    crew.check_listed([Consumer("mine.1", "q", "2")])
     assert redis_client.hget("meta:{q}", "active") == b"mine.1"
 
 
@@ -146,7 +146,7 @@ def test_one_that_is_put_away_after_its_refusal_is_in_the_way_no_more(connect):
 def test_a_crowd_of_dead_ones_does_not_get_the_queue_one_after_the_other(crowd, redis_client):
     mine = Consumer("mine.1", "q", "tag")
     crowd.join(mine)
-    crowd.check([mine])
+    crowd.check_listed([mine])
     # Another dead one was chosen before a living one was there.
     assert redis_client.hmget("meta:{q}", "active", "activations") == [b"mine.1", b"3"]
 
@@ -162,7 +162,7 @@ def test_nobody_is_dead_where_the_heartbeats_were_lost(crowd, redis_client):
     redis_client.delete(KEYS.processes[1])
     mine = Consumer("mine.1", "q", "tag")
     crowd.join(mine)
-    crowd.check([mine])
+    crowd.check_listed([mine])
     assert redis_client.hget("meta:{q}", "active") == b"dead00.1"
     assert redis_client.zcard("consumers:{q}") == 21
 
@@ -214,13 +214,13 @@ def test_a_new_consumer_makes_no_look_for_the_others_due(connect, monkeypatch):
     channel = connect(consumer_heartbeat_timeout=9).channel()
     Inbox(channel, *(f"q{number}" for number in range(60)))
     lists = channel.session.service.consumer_lists
-    looked_for, check = [], Consumers.check
+    looked_for, check = [], Consumers.check_listed
 
     def noted(consumers, checked, *more):
         looked_for.extend(consumer.queue for consumer in checked)
         return check(consumers, checked, *more)
 
-    monkeypatch.setattr(Consumers, "check", noted)
+    monkeypatch.setattr(Consumers, "check_listed", noted)
     wait_until(lambda: len(looked_for) >= 60 and lists.next_run_at > clock.now_s() + 2)
     looked_for.clear()
     Inbox(channel, "new")

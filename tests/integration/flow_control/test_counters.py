@@ -33,7 +33,7 @@ def test_everything_that_happens_to_messages_is_counted_once(connection, channel
     assert (counters.published, counters.delivered, counters.acked) == (14, 5, 2)
     assert (counters.dead_lettered, counters.delayed, counters.unacked) == (1, 1, 1)
     inbox = Inbox(channel, "other")
-    channel.session.service.watched.add(queue, "test", None)
+    channel.session.service.consumed.add(queue, "test", None)
     wait_until(lambda: channel.queue_counters(queue).expired == 1)
     inbox.consumer.cancel()
     for number in range(40):
@@ -49,7 +49,7 @@ def test_everything_that_happens_to_messages_is_counted_once(connection, channel
     wait_until(lambda: channel.queue_counters(queue).acked == 3)
     counters = channel.queue_counters(queue)
     assert counters.published == counters.acked + counters.dead_lettered + counters.purged
-    channel.session.service.watched.remove(queue, "test")
+    channel.session.service.consumed.remove(queue, "test")
 
 
 def test_what_is_cancelled_or_moved_was_not_acked(channel):

@@ -106,15 +106,15 @@ class Process:
         connector = Connector(Address.from_url(url), self.options)
         self.commands = CommandConnection(connector, "maintenance", timeout=5, learns_id=True)
         self.timers = BlockingConnection(connector, "timers", timeout=5, learns_id=True)
-        self.watched = ConsumedQueues()
-        self.watched.add("q", f"session of {name}.1", None)
+        self.consumed = ConsumedQueues()
+        self.consumed.add("q", f"session of {name}.1", None)
         self.unacked_messages = UnackedMessages()
         #: It consumes in another shard of the broker.
         self.elsewhere = False
         grace_s = self.options.connection_lost_grace
         own = OwnProcess(
             (self.commands, self.timers),
-            self.watched,
+            self.consumed,
             self.unacked_messages,
             SubscriberCursors(300),
             grace_s=grace_s,
@@ -142,7 +142,7 @@ class Process:
         self.unacked_messages.add([Claimed("m", "q", 1, 0, False, b"", b"")], "session", clock.now_s())
 
     def settle(self):
-        self.unacked_messages.discard(self.unacked_messages.settle("m", Settlement.ACK))
+        self.unacked_messages.discard(self.unacked_messages.begin_settling("m", Settlement.ACK))
 
     def record(self, client):
         return ProcessRecord.decode(client.hget(KEYS.processes[0], self.name).decode())

@@ -208,7 +208,7 @@ def test_a_flushed_database_gets_the_record_again(time, leader, redis_client):
 
 
 def test_a_process_that_consumes_nothing_more_leaves_no_key(leader, redis_client):
-    leader.watched.remove("q", "session of leader.1")
+    leader.consumed.remove("q", "session of leader.1")
     assert leader.task.next_run_at == 0
     leader.task.run()
     assert not redis_client.exists(*KEYS.processes[:2])
@@ -262,7 +262,7 @@ def test_what_an_earlier_leader_still_does_is_refused(time, leader, ghost, start
 def test_a_leader_that_consumes_nothing_more_leaves_its_place_at_once(start, redis_client):
     first, second = start("first"), start("second")
     epoch = first.leadership.epoch
-    first.watched.remove("q", "session of first.1")
+    first.consumed.remove("q", "session of first.1")
     first.task.run()
     second.run_now()
     assert leader_of(redis_client) == [b"second", b"%d" % (epoch + 1)]
@@ -390,7 +390,7 @@ def test_a_refused_heartbeat_is_sent_again(start, time, redis_client):
 def test_a_process_that_begins_to_consume_in_another_shard_sends_heartbeats_here(start, redis_client):
     """Nobody else may do the maintenance of this shard."""
     process = start("p")
-    process.watched.remove("q", "session of p.1")
+    process.consumed.remove("q", "session of p.1")
     process.task.run()
     assert not redis_client.exists(REGISTRY)
     process.elsewhere = True

@@ -11,7 +11,6 @@ from celery_redis_plus.broker.exchanges.declared_topology import DeclaredTopolog
 from celery_redis_plus.maintenance import consumer_lists
 from celery_redis_plus.maintenance.consumed_queues import ConsumedQueues
 from celery_redis_plus.maintenance.consumer_lists import ConsumerLists
-from celery_redis_plus.maintenance.resting_queues import QueueCrowds
 from tests.support.inbox import Inbox, declare
 from tests.support.waiting import wait_until
 
@@ -36,14 +35,13 @@ def commands(channel):
 def lists(channel, commands):
     """Those of a process that consumes one queue, looked for once."""
     declare(channel, "q")
-    consumers, watched = Consumers(commands, channel.session.keys), ConsumedQueues()
+    consumers, consumed = Consumers(commands, channel.session.keys), ConsumedQueues()
     consumer = Consumer("s.1", "q", "t")
     consumers.join(consumer)
-    watched.add("q", consumer.id, None, consumer)
-    crowds = QueueCrowds()
-    made = ConsumerLists(consumers, watched, UnackedMessages(), DeclaredTopology(), crowds, timeout_s=TIMEOUT_S)
+    consumed.add("q", consumer.id, None, consumer)
+    made = ConsumerLists(consumers, consumed, UnackedMessages(), DeclaredTopology(), timeout_s=TIMEOUT_S)
     made.run()
-    assert crowds.seen["q"].consumers == 1
+    assert consumed.seen["q"].consumers == 1
     return made
 
 
@@ -51,9 +49,9 @@ def test_an_idle_consumer_looks_with_its_heartbeats_alone(connect, monkeypatch):
     # The interval is hardly longer than that of the heartbeats here.
     monkeypatch.setattr(consumer_lists, "TOGETHER", 1.0)
     alone, together = [], []
-    check, check_nowait = Consumers.check, Consumers.check_nowait
-    monkeypatch.setattr(Consumers, "check", lambda *call: alone.append(call) or check(*call))
-    monkeypatch.setattr(Consumers, "check_nowait", lambda *call: together.append(check_nowait(*call)) or together[-1])
+    check, check_nowait = Consumers.check_listed, Consumers.check_listed_nowait
+    monkeypatch.setattr(Consumers, "check_listed", lambda *call: alone.append(call) or check(*call))
+    monkeypatch.setattr(Consumers, "check_listed_nowait", lambda *call: together.append(check_nowait(*call)) or together[-1])
     Inbox(connect(consumer_heartbeat_timeout=4).channel(), "q")
     wait_until(lambda: alone)
     alone.clear()

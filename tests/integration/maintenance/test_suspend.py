@@ -45,7 +45,7 @@ def test_after_a_suspend_heartbeats_run_at_once(connect, redis_client, sleep):
     sleep()
     service.wake()
     wait_until(lambda: redis_client.zscore(index, tag) > 1e12, 3)
-    assert service.late_heartbeats == 1
+    assert service.tasks.lease_heartbeats.late == 1
 
 
 @pytest.mark.skipif(not hasattr(time, "CLOCK_BOOTTIME"), reason="this system has no clock that runs on in a suspend")

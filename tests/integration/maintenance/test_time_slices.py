@@ -70,7 +70,7 @@ def test_a_flood_of_dead_letters_delays_neither_heartbeats_nor_timers(held, conn
 
 def test_a_vanished_queue_with_many_messages_is_cleared_in_slices(held, redis_client, monkeypatch):
     # However fast the machine is.
-    monkeypatch.setattr("celery_redis_plus.maintenance.time_slices.SLICE_S", 0.01)
+    monkeypatch.setattr("celery_redis_plus.maintenance.maintenance_task.SLICE_S", 0.01)
     channel, _ = held
     service = channel.session.service
     service.tasks.janitor._clear_at = float("inf")  # noqa: SLF001 - not before the queue is full
@@ -119,7 +119,7 @@ def test_late_heartbeats_are_counted_and_logged_with_what_took_the_time(held, mo
     service.tasks.janitor._clear_at = 0.0  # noqa: SLF001
     with caplog.at_level(logging.WARNING, "celery_redis_plus.maintenance"):
         service.wake()
-        wait_until(lambda: service.late_heartbeats == 1)
+        wait_until(lambda: service.tasks.lease_heartbeats.late == 1)
     wait_until(lambda: "The longest task since the last one: janitor, 1.5 s" in caplog.text)
 
 
@@ -131,7 +131,7 @@ def test_a_thread_that_stands_still_is_noticed_by_the_consumer(held, monkeypatch
     service.wake()
     with caplog.at_level(logging.WARNING, "celery_redis_plus.maintenance"):
         wait_until(lambda: not inbox.pump(0.1) and "the thread for heartbeats gets no time" in caplog.text)
-    wait_until(lambda: service.late_heartbeats)
+    wait_until(lambda: service.tasks.lease_heartbeats.late)
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")

@@ -97,7 +97,7 @@ def test_a_publisher_restores_the_bindings_that_it_knows_from_others(connect, re
     publisher = connect(client_name="other").channel()
     work()(connect().channel()).declare()
     # As in a process of its own: it has declared nothing.
-    publisher.session.bindings._knowledge = type(publisher.session.bindings._knowledge)()  # noqa: SLF001
+    publisher.session.bindings._topology = type(publisher.session.bindings._topology)()  # noqa: SLF001
     producer = kombu.Producer(publisher, kombu.Exchange("e", "topic", no_declare=True))
     producer.publish("a", routing_key="k.x")
     redis_client.flushdb()
@@ -146,7 +146,7 @@ def test_bindings_that_were_removed_are_not_brought_back(connect, consumer, redi
     producer = kombu.Producer(publisher, TOPIC)
     producer.publish("a", routing_key="k.x")
     consumer.drain(1)
-    admin.session.bindings._knowledge = type(admin.session.bindings._knowledge)()  # noqa: SLF001 - another process
+    admin.session.bindings._topology = type(admin.session.bindings._topology)()  # noqa: SLF001 - another process
     admin.queue_unbind("q", "e", "k.#")
     # Those who made the binding know nothing of it; the version that is left on the server tells them.
     for body in ("cached", "dropped"):

@@ -11,7 +11,6 @@ from celery_redis_plus.broker.queues.queues import FREED_A_CALL, Queues
 from celery_redis_plus.keys import Keys
 from celery_redis_plus.maintenance import transient_queues
 from celery_redis_plus.maintenance.consumed_queues import ConsumedQueues
-from celery_redis_plus.maintenance.resting_queues import QueueCrowds
 from celery_redis_plus.maintenance.transient_queues import TransientQueues
 from tests.support.checking import found
 from tests.support.inbox import Inbox, declare, publish
@@ -149,13 +148,13 @@ def test_a_long_pass_over_one_queue_keeps_no_other_from_its_turn(channel, redis_
             return self.looks > 1
 
     monkeypatch.setattr(transient_queues, "Slice", OneLook)
-    watched = ConsumedQueues()
+    consumed = ConsumedQueues()
     for name, count in (("long", MANY), ("short", 1)):
         queues = declare_expiring(channel, name)
         publish(channel, name, *range(count))
-        watched.add(name, "a test", 60_000)
+        consumed.add(name, "a test", 60_000)
     redis_client.pexpire("meta:{short}", 5_000)
-    transient = TransientQueues(queues, watched, QueueCrowds(), timeout_s=60)
+    transient = TransientQueues(queues, consumed, timeout_s=60)
     transient.run()
     assert redis_client.pttl("meta:{short}") <= 5_000
     transient.run()

@@ -235,7 +235,7 @@ def test_a_queue_that_comes_back_while_a_janitor_clears_keeps_its_messages_and_b
 
 def seen(consumers, queue):
     """Look for a consumer of the queue, whose record is to live for 100 s."""
-    [standing] = consumers.check([Consumer("s.1", queue, "t")], lambda _: 100_000)
+    [standing] = consumers.check_listed([Consumer("s.1", queue, "t")], lambda _: 100_000)
     return standing.queue
 
 

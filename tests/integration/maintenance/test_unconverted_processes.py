@@ -55,7 +55,7 @@ def test_a_consumer_names_kombus_messages_of_its_queue_once(consume, forgotten, 
     consume("shop", "quiet")
     wait_until(lambda: warnings(caplog))
     channel = consume("shop")
-    wait_until(channel.session.service.watched.all)
+    wait_until(channel.session.service.consumed.all)
 
     (message,) = warnings(caplog)
     assert "queue 'shop': 4 message(s) lie in list 'shop', list 'shop\\x06\\x163', list 'shop\\x06\\x169'" in message
@@ -98,11 +98,11 @@ class CountingCommands:
 @pytest.fixture
 def slow_check(channel, monkeypatch):
     """The check of a process that consumes 20 queues, of a server that takes 40 ms for each command."""
-    watched = ConsumedQueues()
+    consumed = ConsumedQueues()
     for number in range(20):
-        watched.add(f"q{number}", "session", None)
+        consumed.add(f"q{number}", "session", None)
     commands = CountingCommands(channel.session, monkeypatch)
-    return commands, unconverted_processes.UnconvertedProcesses(commands, Keys(), watched)
+    return commands, unconverted_processes.UnconvertedProcesses(commands, Keys(), consumed)
 
 
 def test_all_queues_are_looked_at_in_one_command(slow_check):

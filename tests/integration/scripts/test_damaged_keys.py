@@ -10,7 +10,7 @@ from redis.exceptions import ResponseError
 from celery_redis_plus.broker.consumers.claims import MAX_CLAIMED_BYTES
 from celery_redis_plus.broker.consumers.registry import Consumer
 from celery_redis_plus.broker.consumers.settlement import Settlement
-from celery_redis_plus.maintenance.resting_queues import QueueCrowds
+from celery_redis_plus.maintenance.consumed_queues import ConsumedQueues
 from celery_redis_plus.maintenance.sweeper import Sweeper, SweepLimits
 from celery_redis_plus.scripts import script
 from tests.integration.broker.conftest import make_broker
@@ -18,7 +18,7 @@ from tests.integration.broker.conftest import make_broker
 
 def sweep(broker, *queues):
     limits = SweepLimits(30, None, 5, 1000.0)
-    sweeper = Sweeper(broker.commands, broker.keys, QueueCrowds(), name="s", limits=limits, forward=lambda _: None)
+    sweeper = Sweeper(broker.commands, broker.keys, ConsumedQueues(), name="s", limits=limits, forward=lambda _: None)
     sweeper.watch(queues)
     sweeper.run()
 

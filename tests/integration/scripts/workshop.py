@@ -26,7 +26,7 @@ from celery_redis_plus.connection.command_connection import CommandConnection
 from celery_redis_plus.connection.connector import Connector
 from celery_redis_plus.connection.protocol import pack_call
 from celery_redis_plus.keys import Keys
-from celery_redis_plus.maintenance.resting_queues import QueueCrowds
+from celery_redis_plus.maintenance.consumed_queues import ConsumedQueues
 from celery_redis_plus.maintenance.sweeper import Sweeper, SweepLimits
 from celery_redis_plus.options import Options
 from celery_redis_plus.scripts import Script, script
@@ -98,9 +98,9 @@ class Workshop:
         self.keys = Keys()
         self.q = self.keys.queue("q")
         self.unacked_messages = UnackedMessages()
-        knowledge = DeclaredTopology()
-        self.queues = Queues(self.commands, self.keys, transient_ttl_s=3600, knowledge=knowledge)
-        self.bindings = Bindings(self.commands, self.keys, knowledge)
+        topology = DeclaredTopology()
+        self.queues = Queues(self.commands, self.keys, transient_ttl_s=3600, topology=topology)
+        self.bindings = Bindings(self.commands, self.keys, topology)
         self.publisher = Publisher(self.commands, self.keys, dedup_window_s=900, on_missing=self.queues.revive)
         self.claim_commands = ClaimCommands(self.commands, self.keys, holder="holder", visibility_timeout_s=VISIBILITY_S)
         self.acknowledger = Acknowledger(
@@ -111,7 +111,7 @@ class Workshop:
         self.consumers = Consumers(self.commands, self.keys)
         self.pausing = Pausing(self.commands, self.keys)
         limits = SweepLimits(VISIBILITY_S, 5, DEAD_MAX, 1e6)
-        self.sweeper = Sweeper(self.commands, self.keys, QueueCrowds(), name="s", limits=limits, forward=self.forward)
+        self.sweeper = Sweeper(self.commands, self.keys, ConsumedQueues(), name="s", limits=limits, forward=self.forward)
         #: Of all that is published.
         self.envelope = b"{}"
         self.numbers = itertools.count(1)

@@ -233,7 +233,9 @@ def test_an_ack_that_comes_while_the_loop_ends_leaves(worked):
     connection, session = inbox.connection, inbox.channel.session
     connection.transport.unregister_from_event_loop(connection.connection, running.hub)
     # A thread that saw the loop just before its end.
-    session.consumer.acknowledger.batch_ack(session.service.unacked_messages.settle(messages[0].delivery_tag, Settlement.ACK))
+    session.consumer.acknowledger.batch_ack(
+        session.service.unacked_messages.begin_settling(messages[0].delivery_tag, Settlement.ACK)
+    )
     wait_until(lambda: publisher.queue_sizes("q").unacked == 3, 10)
 
 

@@ -29,14 +29,14 @@ def test_a_process_of_another_format_is_refused_when_it_connects(connect, redis_
 
 
 def test_a_broker_with_shards_has_a_format_of_its_own_which_versions_without_shards_refuse():
-    knowledge = declared_topology.DeclaredTopology(shards=4)
-    knowledge.check_mark(b"2.0123456789abcdef.4")
+    topology = declared_topology.DeclaredTopology(shards=4)
+    topology.check_mark(b"2.0123456789abcdef.4")
     # As development versions have written it.
-    knowledge.check_mark(b"1.0123456789abcdef.4")
+    topology.check_mark(b"1.0123456789abcdef.4")
     with pytest.raises(OptionError, match=r"shards=1 is not allowed for this broker; allowed: 4"):
         declared_topology.check_mark(b"2.0123456789abcdef.4", 1)
     with pytest.raises(OtherDataFormat, match=r"has format version 3, .* knows format version 2\."):
-        knowledge.check_mark(b"3.0123456789abcdef.4")
+        topology.check_mark(b"3.0123456789abcdef.4")
 
 
 def test_a_later_version_refuses_the_data_of_this_one(connect, redis_client, monkeypatch):

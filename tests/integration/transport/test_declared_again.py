@@ -110,7 +110,7 @@ def test_a_queue_whose_messages_expire_is_swept_after_it_was_declared_again(chan
     publish(channel, "q", "a", expiration=60)
     assert redis_client.sismember("always_swept", "q")
     declare_elsewhere("q")
-    # A look for tended queues came between the deletion and the new declaration.
+    # A look for queues that are always swept came between the deletion and the new declaration.
     redis_client.srem("always_swept", "q")
     publish(channel, "q", "b", expiration=60)
     assert redis_client.sismember("always_swept", "q")
@@ -125,7 +125,7 @@ def test_a_lasting_queue_that_was_transient_is_not_given_an_end(connect, declare
     publish(channel, "q", "a")
     assert inbox.drain(1) == ["a"]
     service = channel.session.service
-    wait_until(lambda: service.watched.all()[0].ttl_ms is None)
+    wait_until(lambda: service.consumed.all()[0].ttl_ms is None)
     assert redis_client.pttl("meta:{q}") == -1
     channel.session.queues.touch("q")
     assert redis_client.pttl("meta:{q}") == -1
@@ -137,7 +137,7 @@ def test_a_transient_queue_that_was_lasting_is_kept_by_those_who_consume_it(conn
     Inbox(channel, "q")
     declare_elsewhere("q", arguments={"x-expires": 3000})
     service = channel.session.service
-    wait_until(lambda: service.watched.all()[0].ttl_ms == 3000)
+    wait_until(lambda: service.consumed.all()[0].ttl_ms == 3000)
     left_ms = [redis_client.pttl("meta:{q}")]
 
     def renewed():
@@ -181,7 +181,7 @@ def test_a_settlement_wakes_others_where_the_queue_has_got_a_limit_of_unacked_me
 
 
 def test_a_process_remembers_a_bounded_number_of_queues(channel, monkeypatch):
-    records = channel.session.service.knowledge.records
+    records = channel.session.service.topology.records
     monkeypatch.setattr(records, "_most", 50)
     for number in range(120):
         declare(channel, f"reply{number}", auto_delete=True)
@@ -191,7 +191,7 @@ def test_a_process_remembers_a_bounded_number_of_queues(channel, monkeypatch):
 
 
 def test_the_queues_that_a_process_uses_are_remembered_among_many_others(channel, monkeypatch):
-    monkeypatch.setattr(channel.session.service.knowledge.records, "_most", 10)
+    monkeypatch.setattr(channel.session.service.topology.records, "_most", 10)
     declare(channel, "q")
     for number in range(100):
         declare(channel, f"reply{number}", auto_delete=True)
@@ -200,13 +200,13 @@ def test_the_queues_that_a_process_uses_are_remembered_among_many_others(channel
 
 def test_the_queues_that_a_process_consumes_are_remembered_however_many_they_are(channel, redis_client, monkeypatch):
     """Their sweeps ask for each of them: one that is forgotten is taken for declared again."""
-    records, service = channel.session.service.knowledge.records, channel.session.service
+    records, service = channel.session.service.topology.records, channel.session.service
     monkeypatch.setattr(records, "_most", 10)
     Inbox(channel, *(f"q{number}" for number in range(30)))
     wait_until(lambda: all(records.get(f"q{number}") for number in range(30)))
-    version = service.watched.version
+    version = service.consumed.version
     for number in range(30):
         publish(channel, f"q{number}", "later", headers={"x-delay": 60_000})
     meta = channel.session.keys.queue("q29").meta
     wait_until(lambda: int(redis_client.hget(meta, "swept") or 0) >= int(redis_client.hget(meta, "newest")))
-    assert service.watched.version == version
+    assert service.consumed.version == version

@@ -72,7 +72,7 @@ def test_a_queue_that_was_deleted_is_free(connect, channel):
 def test_an_auto_delete_queue_that_went_with_its_consumer_is_watched_no_more(channel):
     channel.queue_declare("q", exclusive=True, auto_delete=True)
     channel.basic_cancel(channel.basic_consume("q"))
-    assert "q" not in {queue.name for queue in channel.session.service.watched.all()}
+    assert "q" not in {queue.name for queue in channel.session.service.consumed.all()}
 
 
 OWNER = """\

@@ -16,7 +16,7 @@ def test_a_child_forked_while_maintenance_reads_what_is_declared_binds_and_publi
         channel.queue_declare("q", durable=True)
         service = channel.session.service
         unacked = service.unacked_messages
-        locks = [service.knowledge._lock, unacked._lock, service.watched._lock, service.positions._lock, service._lock]
+        locks = [service.topology._lock, unacked._lock, service.consumed._lock, service.positions._lock, service._lock]
         amid, done = threading.Event(), threading.Event()
 
         def holds():

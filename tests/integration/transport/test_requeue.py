@@ -97,7 +97,7 @@ def test_a_death_at_the_limit_is_a_warning_that_names_task_queue_count_and_place
     for number in range(12):
         publish(channel, "q", number, headers={"task": "shop.bill", "id": f"id-{number}"})
     tags = [channel.basic_get("q").delivery_tag for _ in range(12)]
-    held = [channel.session.service.unacked_messages.settle(tag, Settlement.FAIL) for tag in tags]
+    held = [channel.session.service.unacked_messages.begin_settling(tag, Settlement.FAIL) for tag in tags]
     with caplog.at_level(logging.WARNING, "celery_redis_plus"):
         channel.consumer_session.acknowledger.settle(held, Settlement.FAIL)
     told = [record.getMessage() for record in caplog.records if "died at the delivery limit" in record.getMessage()]

@@ -30,7 +30,7 @@ def delivered(unacked, tag="a", session="mine"):
 
 def test_an_ack_that_comes_before_a_release_stays_an_ack(unacked):
     record = delivered(unacked)
-    taken = unacked.settle("a", Settlement.ACK)
+    taken = unacked.begin_settling("a", Settlement.ACK)
     unacked.defer(taken, Settlement.ACK)
     # Maintenance had looked for orphans just before.
     unacked.release(record)
@@ -40,13 +40,13 @@ def test_an_ack_that_comes_before_a_release_stays_an_ack(unacked):
 def test_a_message_that_is_released_is_not_acked_any_more(unacked):
     record = delivered(unacked)
     unacked.release(record)
-    assert unacked.settle("a", Settlement.ACK) is None
+    assert unacked.begin_settling("a", Settlement.ACK) is None
     assert [one.settlement for one in unacked.take_deferred()] == [Settlement.RELEASE_SEEN]
 
 
 def test_a_confirmed_release_does_not_forget_a_claim_that_came_meanwhile(unacked):
     released = delivered(unacked)
-    unacked.settle("a", Settlement.REQUEUE)
+    unacked.begin_settling("a", Settlement.REQUEUE)
     (again,) = unacked.add([claimed(claim=2)], "mine", 0.0)
     unacked.discard(released)
     assert unacked.find("a") is again
@@ -62,7 +62,7 @@ def test_a_message_that_goes_back_is_not_delivered(unacked):
 def test_the_content_of_a_message_goes_with_its_settlement(unacked):
     (record,) = unacked.add([claimed()], "mine", 0.0)
     assert record.content.envelope == b"{}"
-    unacked.settle("a", Settlement.RELEASE_UNSEEN)
+    unacked.begin_settling("a", Settlement.RELEASE_UNSEEN)
     assert record.content is None
     assert unacked.find("a") is record
 
@@ -107,7 +107,7 @@ def test_only_the_messages_acked_last_are_acked_again(unacked, monkeypatch):
     monkeypatch.setattr(unacked_module, "MAX_FINISHED_TAGS", 10)
     for number in range(30):
         delivered(unacked, str(number))
-        unacked.discard(unacked.settle(str(number), Settlement.ACK))
+        unacked.discard(unacked.begin_settling(str(number), Settlement.ACK))
     assert unacked.add([claimed(str(number), 2) for number in range(20, 30)], "mine", 0.0) == []
     assert [record.tag for record in unacked.take_deferred()] == [str(number) for number in range(20, 30)]
     assert len(unacked.add([claimed(str(number), 2) for number in range(20)], "mine", 0.0)) == 20

@@ -89,7 +89,7 @@ class Node:
 
 def ask(slots, flags="master"):
     question = ClusterQuestion(Connector(Address.from_url("redisplus+cluster://seed/0"), Options()).address.cluster)
-    return question.read(question.fetch(Node(slots, LINES.format(flags).encode()), "seed"), "seed")
+    return question.read_answer(question.fetch(Node(slots, LINES.format(flags).encode()), "seed"), "seed")
 
 
 def test_the_owner_is_named_with_its_epoch_and_whom_else_to_ask():

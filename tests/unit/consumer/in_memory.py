@@ -76,7 +76,7 @@ class InMemoryClaims:
             reply += [b"%d %b 1 0 0" % (queues.index(message.queue) + 1, message.tag.encode()), message.envelope + b"\n"]
         done(reply, None)
 
-    def read(self, reply: Sequence[bytes], names: Sequence[str]) -> Batch:
+    def read_reply(self, reply: Sequence[bytes], names: Sequence[str]) -> Batch:
         return batch_of(reply, names)
 
     def claim_restricted(
@@ -193,8 +193,8 @@ class InMemoryConnection:
         unacked = UnackedMessages()
         self.service = SimpleNamespace(
             unacked_messages=unacked, active_tasks=None, delivering=Delivering(),
-            start=lambda: None, check=lambda: None, wake=lambda: None,
-            watched=SimpleNamespace(add=lambda *_: None, remove=lambda *_: None),
+            start=lambda: None, check_thread=lambda: None, wake=lambda: None,
+            consumed=SimpleNamespace(add=lambda *_: None, remove=lambda *_: None),
             consumer_lists=SimpleNamespace(run_soon=lambda: None, deregister=lambda *_: None),
             positions=SimpleNamespace(owned=lambda *_: [], find=lambda tag: None), process_end=SimpleNamespace(begun=False),
         )  # fmt: skip
@@ -213,10 +213,10 @@ class InMemoryConnection:
         self.keep_alive_s, self.inherited = math.inf, False
         self.bindings = SimpleNamespace()
 
-    def check(self) -> None:
+    def check_open(self) -> None:
         pass
 
-    check_process = keep_alive = check
+    check_process = keep_alive = check_open
 
     def look_at(self, processes: object) -> bool:
         return False

@@ -91,7 +91,7 @@ def test_a_stop_does_not_wait_for_the_next_try(service, connector, monkeypatch):
 
 
 def test_an_unreachable_server_is_tried_again_and_logged_once(service, connector, caplog):
-    service.watched.add("q", "session", None)
+    service.consumed.add("q", "session", None)
     with caplog.at_level(logging.INFO, LOGGER):
         service.start()
         wait_until(lambda: connector.tries > 3)
@@ -134,7 +134,7 @@ def test_without_consumers_the_thread_ends_after_a_while(service, connector, clo
 
 
 def test_with_consumers_the_thread_goes_on(service, connector, clock):
-    service.watched.add("q", "session", None)
+    service.consumed.add("q", "session", None)
     service.start()
     wait_until(lambda: connector.tries > 1)
     clock.advance(IDLE_END_S + 1)
@@ -148,13 +148,13 @@ def test_a_thread_that_has_ended_for_want_of_consumers_is_no_death(service, conn
     wait_until(lambda: connector.tries > 1)
     clock.advance(IDLE_END_S + 1)
     wait_until(lambda: not service.running)
-    service.check()
+    service.check_thread()
     assert service.thread_restarts == 0
 
 
 def test_a_service_that_was_stopped_is_not_started_by_a_check(service):
     service.start()
     service.stop()
-    service.check()
+    service.check_thread()
     assert not service.running
     assert service.thread_restarts == 0

@@ -9,9 +9,10 @@ import pytest
 
 from celery_redis_plus.broker.consumers.registry import SeenQueue
 from celery_redis_plus.keys import Keys
-from celery_redis_plus.maintenance.resting_queues import ENOUGH_CONSUMERS, RESTING_SWEEP_S, SEEN_S, QueueCrowds
+from celery_redis_plus.maintenance.consumed_queues import SEEN_S, ConsumedQueues
+from celery_redis_plus.maintenance.empty_queues import EMPTY_SWEEP_S, ENOUGH_CONSUMERS
+from celery_redis_plus.maintenance.maintenance_task import SLICE_S
 from celery_redis_plus.maintenance.sweeper import EMPTY, QUEUES_A_SWEEP, TOGETHER_S, Sweeper, SweepLimits, Swept
-from celery_redis_plus.maintenance.time_slices import SLICE_S
 
 LIMITS = SweepLimits(visibility_timeout_s=300, delivery_limit=None, dead_letter_max=10, dead_letter_ttl_s=60)
 WAIT_S = 4.0
@@ -71,16 +72,16 @@ def ids():
 
 
 @pytest.fixture
-def crowds():
-    return QueueCrowds()
+def consumed():
+    return ConsumedQueues()
 
 
 @pytest.fixture
-def sweeper(commands, forwarded, ids, crowds):
+def sweeper(commands, forwarded, ids, consumed):
     return Sweeper(
         commands,
         Keys(),
-        crowds,
+        consumed,
         name="s",
         limits=LIMITS,
         forward=forwarded.append,
@@ -247,12 +248,12 @@ def run_for(sweeper, clock, seconds):
 
 
 def test_an_empty_queue_is_looked_at_by_a_plain_command(resting, sweeper, commands, clock):
-    run_for(sweeper, clock, RESTING_SWEEP_S - 1)
-    assert (len(commands.looks), commands.sweeps) == ((RESTING_SWEEP_S - 1) // WAIT_S, [])
+    run_for(sweeper, clock, EMPTY_SWEEP_S - 1)
+    assert (len(commands.looks), commands.sweeps) == ((EMPTY_SWEEP_S - 1) // WAIT_S, [])
 
 
 def test_an_empty_queue_is_swept_now_and_then(resting, sweeper, commands, clock):
-    run_for(sweeper, clock, 3 * RESTING_SWEEP_S)
+    run_for(sweeper, clock, 3 * EMPTY_SWEEP_S)
     assert commands.sweeps == [([resting], False)] * 3
 
 
@@ -281,11 +282,11 @@ def test_an_empty_queue_is_swept_at_once_after_an_outage(resting, sweeper, comma
 
 
 @pytest.fixture
-def see(clock, crowds):
+def see(clock, consumed):
     """Note what a look at the list of consumers has told: `see(2)`."""
 
     def note(consumers, record_id=b"", *, empty=True, unpublished=False):
-        crowds.seen["q000"] = SeenQueue(clock(), consumers, record_id, empty, unpublished)
+        consumed.seen["q000"] = SeenQueue(clock(), consumers, record_id, empty, unpublished)
 
     return note
 
@@ -300,33 +301,33 @@ def run_seen(sweeper, clock, see, seconds, consumers=1, **seen):
 
 
 def test_an_only_consumer_neither_sweeps_nor_looks_at_a_queue_that_it_knows_to_be_unused(resting, sweeper, commands, clock, see):
-    run_seen(sweeper, clock, see, 10 * RESTING_SWEEP_S)
+    run_seen(sweeper, clock, see, 10 * EMPTY_SWEEP_S)
     assert (commands.looks, commands.sweeps) == ([], [])
 
 
 def test_a_queue_to_which_something_was_published_is_looked_at_again(resting, sweeper, commands, clock, see):
-    run_seen(sweeper, clock, see, 2 * RESTING_SWEEP_S)
+    run_seen(sweeper, clock, see, 2 * EMPTY_SWEEP_S)
     see(1)
-    run_for(sweeper, clock, RESTING_SWEEP_S)
+    run_for(sweeper, clock, EMPTY_SWEEP_S)
     assert commands.looks or commands.sweeps
 
 
 def test_a_queue_whose_consumers_are_looked_for_no_more_is_looked_at_again(resting, sweeper, commands, clock, see):
-    run_seen(sweeper, clock, see, 2 * RESTING_SWEEP_S)
-    run_for(sweeper, clock, SEEN_S + RESTING_SWEEP_S)
+    run_seen(sweeper, clock, see, 2 * EMPTY_SWEEP_S)
+    run_for(sweeper, clock, SEEN_S + EMPTY_SWEEP_S)
     assert commands.looks or commands.sweeps
 
 
 def test_an_unused_queue_that_was_declared_again_is_swept(resting, sweeper, commands, clock, see):
     commands.ids[resting] = b"another"
-    run_seen(sweeper, clock, see, RESTING_SWEEP_S, record_id=b"another")
+    run_seen(sweeper, clock, see, EMPTY_SWEEP_S, record_id=b"another")
     assert commands.sweeps
 
 
 def test_an_unused_queue_with_a_second_consumer_is_looked_at(resting, sweeper, commands, clock, see):
-    run_seen(sweeper, clock, see, RESTING_SWEEP_S)
+    run_seen(sweeper, clock, see, EMPTY_SWEEP_S)
     see(2, unpublished=True)
-    run_for(sweeper, clock, RESTING_SWEEP_S + WAIT_S)
+    run_for(sweeper, clock, EMPTY_SWEEP_S + WAIT_S)
     assert commands.looks or commands.sweeps
 
 
@@ -334,36 +335,36 @@ def test_an_only_consumer_looks_between_two_sweeps_once(resting, sweeper, comman
     see(1)
     run_for(sweeper, clock, WAIT_S)
     commands.looks.clear()
-    run_for(sweeper, clock, 10 * RESTING_SWEEP_S)
+    run_for(sweeper, clock, 10 * EMPTY_SWEEP_S)
     assert len(commands.sweeps) == 10
     assert 9 <= len(commands.looks) <= 11
 
 
 def test_many_consumers_look_together_as_often_as_enough_of_them(resting, sweeper, commands, clock, see):
     see(2 * ENOUGH_CONSUMERS)
-    run_for(sweeper, clock, 200 * RESTING_SWEEP_S)
+    run_for(sweeper, clock, 200 * EMPTY_SWEEP_S)
     asked = len(commands.looks) + len(commands.sweeps)
-    assert 0.4 < asked * WAIT_S / (200 * RESTING_SWEEP_S) < 0.8
+    assert 0.4 < asked * WAIT_S / (200 * EMPTY_SWEEP_S) < 0.8
 
 
 def test_very_many_consumers_look_now_and_then_and_sweep_in_turn(resting, sweeper, commands, clock, see):
     see(25 * ENOUGH_CONSUMERS, empty=False)
-    run_for(sweeper, clock, 1_000 * RESTING_SWEEP_S)
+    run_for(sweeper, clock, 1_000 * EMPTY_SWEEP_S)
     assert 25 < len(commands.sweeps) < 60
     assert 0.8 < len(commands.looks) / 1_000 < 1.3
 
 
 def test_very_many_consumers_go_by_the_looks_at_their_list_while_the_queue_is_empty(resting, sweeper, commands, clock, see):
-    run_seen(sweeper, clock, see, 1_000 * RESTING_SWEEP_S, 25 * ENOUGH_CONSUMERS, unpublished=False)
+    run_seen(sweeper, clock, see, 1_000 * EMPTY_SWEEP_S, 25 * ENOUGH_CONSUMERS, unpublished=False)
     assert commands.looks == []
     assert 25 < len(commands.sweeps) < 60
 
 
 def test_a_short_visibility_timeout_leaves_no_rest(commands, clock):
     limits = replace(LIMITS, visibility_timeout_s=3)
-    crowds = QueueCrowds()
-    crowds.seen["q000"] = SeenQueue(clock(), 1, b"", empty=True, unpublished=False)
-    sweeper = Sweeper(commands, Keys(), crowds, name="s", limits=limits, forward=lambda _: None)
+    consumed = ConsumedQueues()
+    consumed.seen["q000"] = SeenQueue(clock(), 1, b"", empty=True, unpublished=False)
+    sweeper = Sweeper(commands, Keys(), consumed, name="s", limits=limits, forward=lambda _: None)
     commands.replies["q000"] = {"state": EMPTY}
     sweeper.watch(["q000"])
     sweeper.run()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from celery_redis_plus.maintenance.time_slices import SLICE_S, Slice
+from celery_redis_plus.maintenance.maintenance_task import SLICE_S, Slice
 
 
 @pytest.mark.parametrize(

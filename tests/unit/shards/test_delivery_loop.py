@@ -75,7 +75,7 @@ def test_the_loss_of_one_connection_leaves_the_other(servers):
         raise ServerUnreachable("lost")
 
     servers.publish("ab", "c")
-    servers.connections[1].broken, servers.connections[1].check = True, check
+    servers.connections[1].broken, servers.connections[1].check_open = True, check
     assert servers.drain() == [*"ab"]
     assert servers.lost == [(1, "lost")]
 
