@@ -21,9 +21,9 @@ class Operation:
 
 
 NO_STATE = "none changes"
-STALE = "an old claim number changes nothing"
-NOT_WAITING = "a message that is claimed, dead or gone changes nothing"
-NO_QUEUE = "`NOQUEUE` without a record"
+STALE = "stale"
+NOT_WAITING = "a message that is claimed, dead or gone"
+NO_QUEUE = "`NOQUEUE`"
 OPERATIONS = {
     "Publishing": (
         Operation(
@@ -34,7 +34,7 @@ OPERATIONS = {
             "none → ready, delayed; with `drop-head` also ready, delayed → dead; of a message that it replaces ready, delayed → "
             "gone",
             f"{NO_QUEUE}, `REDECLARED` under another queue id, `REROUTE` under another version of the bindings, `DUPLICATE`; "
-            "with limits `WAIT`, `THROTTLE`, `FULL`, `REFUSED`, `CHANGED`; a full server refuses the call",
+            "with limits `WAIT`, `THROTTLE`, `FULL`, `REFUSED`, `CHANGED`",
         ),
         Operation(
             "publish a batch",
@@ -42,7 +42,7 @@ OPERATIONS = {
             ("broker/publishing/publish_batch.py:BatchPublisher.to_queues",),
             ("publish_batch",),
             "none → ready",
-            f"{NO_QUEUE}, `REDECLARED`, `ONE_BY_ONE` where only `publish` may; a full server refuses the call",
+            f"{NO_QUEUE}, `REDECLARED`, `ONE_BY_ONE` where only `publish` may",
         ),
         Operation(
             "publish to dead letters",
@@ -50,7 +50,7 @@ OPERATIONS = {
             ("broker/publishing/publisher.py:Publisher.to_dead_letters",),
             ("publish_dead",),
             "none → dead",
-            f"{NO_QUEUE}; a full server refuses the call",
+            NO_QUEUE,
         ),
         Operation(
             "broadcast",
@@ -58,7 +58,7 @@ OPERATIONS = {
             ("broker/publishing/publisher.py:Publisher.to_stream",),
             ("publish_fanout", "publish_fanout_bounded"),
             NO_STATE,
-            "`REDECLARED`; `NOBODY` without subscribers; with limits as `publish`; a full server refuses the call",
+            "`REDECLARED`; `NOBODY` without subscribers; with limits as `publish`",
         ),
         Operation(
             "leave the line",
@@ -78,7 +78,7 @@ OPERATIONS = {
             ),
             ("track", "track_report", "track_overdue"),
             NO_STATE,
-            "a second final answer changes nothing; a full server refuses `track`",
+            "a second final answer changes nothing",
         ),
         Operation(
             "count",
@@ -156,8 +156,7 @@ OPERATIONS = {
         ),
         Operation(
             "release",
-            "Put a message back to its place, without a failure, for its consumer or an operator; wake a consumer whose limit "
-            "has given way.",
+            "Put a message back to its place, without a failure; wake a consumer whose limit has given way.",
             ("broker/consumers/acks.py:Acknowledger.settle", "broker/queues/messages.py:Messages.give_back"),
             ("release", "notify_if_ready"),
             "unacked → ready, delayed",
@@ -173,7 +172,7 @@ OPERATIONS = {
         ),
         Operation(
             "join and leave",
-            "List a consumer of a queue, check that it stands on the list, take it off.",
+            "List a consumer of a queue, check that it is listed, take it off.",
             (
                 "broker/consumers/registry.py:Consumers.join",
                 "broker/consumers/registry.py:Consumers.check_listed",
@@ -241,11 +240,11 @@ OPERATIONS = {
             ("shards/dead_letters.py:ShardMoves.move",),
             ("store_once", "remove_stored", "finish_move"),
             "dead → ready of another queue",
-            f"{NO_QUEUE}, `LATE`; a full server refuses the first step",
+            f"{NO_QUEUE}, `LATE`",
         ),
         Operation(
             "change the shard",
-            "Move a queue whose shard is another one since their number was raised, each message with its place.",
+            "Move a queue to its new shard, each message with its place.",
             ("shards/queue_move.py:QueueMove.page", "shards/queue_move.py:QueueMove.close_source"),
             ("close_place", "leave_shard", "enter_shard"),
             "ready, delayed, dead → the same in another shard",
@@ -253,7 +252,7 @@ OPERATIONS = {
         ),
         Operation(
             "hold the raise of the number of shards",
-            "Let one command at a time raise the number, and change the mark only as it was read.",
+            "Let one command at a time raise the number.",
             (
                 "shards/raise_hold.py:RaiseHold.begin",
                 "shards/raise_hold.py:RaiseHold.renew",
@@ -312,7 +311,7 @@ OPERATIONS = {
             ("broker/queues/queues.py:Queues.delete", "broker/queues/queues.py:Queues.let_expire"),
             ("delete",),
             "any → trash",
-            "0 where it is in use, not empty, or has another id, and the caller forbids that",
+            "0 where it is in use, not empty, or has another id",
         ),
         Operation(
             "pause and resume",
@@ -328,12 +327,11 @@ OPERATIONS = {
             ("broker/queues/queues.py:Queues.steer",),
             ("replace_arguments",),
             NO_STATE,
-            "empty under another queue id or version of the policies; `COUNT` where bytes are to be limited that were not "
-            "counted",
+            "empty under another queue id or version of the policies; `COUNT` where bytes were not counted",
         ),
         Operation(
             "list message groups, set a rule",
-            "List groups; let a concurrency, a weight or a pause hold for one, and admit what has room by that.",
+            "List groups; let a concurrency, a weight or a pause hold for one.",
             ("broker/queues/groups.py:read_groups", "broker/queues/groups.py:set_rule"),
             ("list_groups", "set_group"),
             NO_STATE,
@@ -341,7 +339,7 @@ OPERATIONS = {
         ),
         Operation(
             "list limiters, set a rule, hold one",
-            "List limiters that were used; let a rule hold for one, or nothing of it pass for a time.",
+            "List limiters; let a rule hold for one, or nothing of it pass for a time.",
             (
                 "broker/queues/limiters.py:read_limiters",
                 "broker/queues/limiters.py:set_limiter_rule",
@@ -377,7 +375,7 @@ OPERATIONS = {
             ),
             ("declare_exchange", "bind"),
             NO_STATE,
-            "a record that stands and can be read is returned, not replaced",
+            "a readable record is returned, not replaced",
         ),
         Operation(
             "subscribe",
@@ -428,7 +426,7 @@ OPERATIONS = {
         ),
         Operation(
             "kill",
-            "Make a dead letter of one message, wherever it is: a tracked one without an answer.",
+            "Make a dead letter of a tracked message without an answer.",
             ("broker/publishing/delivery_store.py:DeliveryStore.kill",),
             ("dead_letter_one",),
             "ready, delayed, unacked → dead",
@@ -448,7 +446,7 @@ OPERATIONS = {
             ("migration/target.py:Target.store", "migration/exporter.py:Exporter.give"),
             ("take_from_kombu", "store_migrated", "give_to_kombu"),
             "none → ready, delayed; ready, delayed → gone",
-            f"0 for a message that is there no more; {NO_QUEUE}; a full server refuses the call",
+            f"0 for a message that is there no more; {NO_QUEUE}",
         ),
         Operation(
             "look",
@@ -480,7 +478,7 @@ OPERATIONS = {
         ),
         Operation(
             "check",
-            "Hold keys and messages against the rules, repair them, and tell what a user may.",
+            "Check keys and messages, repair them, and tell what a user may.",
             ("broker/integrity/checker.py:Checker.run", "admin/diagnosis/rights.py:rights"),
             ("check_queue", "check_messages", "check_groups", "check_limiters", "check_rights"),
             "a message in no place or in several → the place that its fields name",

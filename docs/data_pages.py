@@ -7,7 +7,7 @@ from importlib import resources
 
 from contract_operations import NO_STATE, OPERATIONS, Operation
 
-from celery_redis_plus.key_descriptions import DESCRIPTIONS, SECTIONS, WITH_QUEUE, KeyDescription
+from celery_redis_plus.key_descriptions import DESCRIPTIONS, SECTIONS, WITH_MEMBERS, WITH_QUEUE, KeyDescription
 from celery_redis_plus.record_fields import COUNTERS, FANOUT_COUNTERS
 from celery_redis_plus.script_headers import script_names, writers
 
@@ -18,19 +18,17 @@ number. `global_keyprefix` is prepended to every key; on Redis Cluster it has a 
 queue's name a leading `}` or `%` is escaped (`%7D`, `%25`).
 
 A **tag** identifies a message: 11 hexadecimal digits of server time (ms), 8 of the queue's count of publishes, one character, and
-the queue's id in base 36. The character says whether the queue has limits and the message events: `.` neither, `~` limits, `-`
+the queue's id in base 36. The character tells of limits of the queue and events of the message: `.` neither, `~` limits, `-`
 events, `=` both.
 
-A message is in exactly one **place**: ready (`queue:{Q}`), delayed (`delayed:{Q}`), unacked (`messages_index:{Q}`),
-or dead (`dlx_outbox:{Q}`, `dead:{Q}`). [The states of a message](states.md) has the script of each change, [the
-contract](contract.md) the operations. `celery-redis-plus check` checks the keys [against the rules](check.md).
+A message is in exactly one **place**, [its state](states.md). `celery-redis-plus check` checks the keys [against the
+rules](check.md).
 
-Times are ms since the epoch. *With members*: as long as it has members. In a transient queue each key has the record's `ttl`. A
-star (*) marks keys of a declared lasting queue that never had a message, a binding or a consumer. The letter stands for the key
-in [the matrix of writers](#who-writes-what).
+Times are ms since the epoch. A key lives as long as it has members, unless it says otherwise; in a transient queue each has the
+record's `ttl`. A star (*) marks the keys of a lasting queue that was only declared. The letter is the key's column in [the matrix
+of writers](#who-writes-what).
 
-`celery_redis_plus/keys.py` spells the keys, `celery_redis_plus/key_descriptions.py` and `celery_redis_plus/record_fields.py`
-describe them, and the headers of the scripts name the writers.
+`celery_redis_plus/keys.py` spells the keys; besides the headers of the scripts, *Writer* names who writes them.
 """
 #: What the page says once.
 TRANSIENT = "; in a transient queue it has the record's `ttl`"
@@ -40,19 +38,22 @@ COUNTED = {
     "meta:{Q}": (COUNTERS, "metrics.md#counters-of-a-queue"),
     "fanout:{/0.X}": (FANOUT_COUNTERS, "metrics.md#counters-of-a-fanout-exchange"),
 }
-#: The cost of an operation of which the page says none.
-FIXED = "a fixed number of commands."
+#: The costs that the page says once: a fixed number of commands, and where there is a list, one of each of its items.
+EXPECTED = (
+    "a fixed number of commands.",
+    *(f"the {items} that are given." for items in ("messages", "pairs", "tags", "targets")),
+)
 CONTRACT_INTRO = """# The contract with the store
 
-Every change on the server is one of these operations. Rooms above `broker/` call the functions; each is one call of one of the
-scripts, or pages of such calls. A script happens wholly or not at all, and [a failure inside it](design/0012-scripts.md) loses
-nothing. Paths are relative to `celery_redis_plus/`. [The matrix](data.md#who-writes-what) has the keys that each script writes.
-Costs come from the headers of the scripts. Tests check that each script has its operation, that each function exists, and that
-states change where they say so. Where no cost is named, it is a fixed number of commands; where no states are, none changes.
+Every change on the server is one of these operations, with the functions that do it (paths are relative to `celery_redis_plus/`),
+and their scripts. Each is one call, or pages of calls. A script happens wholly or not at all, and [a failure inside
+it](design/0012-scripts.md) loses nothing. [The matrix](data.md#who-writes-what) has the keys that each script writes. Where no
+cost is named, it is a fixed number of commands, for each item of a list; where no states are, none changes.
 
-A server that is [full](architecture.md#when-something-breaks) refuses only what adds messages or tracks them. Every operation
-raises the errors of `redis.exceptions` as [errors](errors.md) of this package. A lost reply leaves the outcome open: a publish
-is then retried under its number, a settlement under its claim number, and an ack again.
+A [full](architecture.md#when-something-breaks) server refuses what adds messages or tracks them. `NOQUEUE` says that the queue
+has no record, *stale* that an old claim number changes nothing. Every operation raises the errors of `redis.exceptions` as
+[errors](errors.md) of this package. A lost reply leaves the outcome open: a publish is then retried under its number, a
+settlement under its claim number, and an ack again.
 """
 
 
@@ -64,10 +65,10 @@ def data_page() -> str:
         parts.append(f"\n## {title}\n\n")
         for one in descriptions:
             star = "*" if one.of_empty_queue else ""
-            plain = f" Also written by {one.plain_writers}." if one.plain_writers else ""
+            plain = f" Writer: {one.plain_writers}." if one.plain_writers else ""
             letter = letters.get(_column(one), "-")
-            lives = "With members." if one.lives == WITH_QUEUE else one.lives.replace(TRANSIENT, "")
-            parts.append(f"* **{letter}** `{one.pattern}`{star} ({one.type}): {_short(one.content)} *{lives}*{plain}\n")
+            lives = "" if one.lives in (WITH_QUEUE, WITH_MEMBERS) else f" *{one.lives.replace(TRANSIENT, '')}*"
+            parts.append(f"* **{letter}** `{one.pattern}`{star} ({one.type}): {_short(one.content)}{lives}{plain}\n")
     parts.append(_matrix(letters))
     for one in DESCRIPTIONS:
         if one.fields:
@@ -127,10 +128,10 @@ def _operation(one: Operation) -> str:
     cost = " ".join(
         bound if len(bounds) == 1 else f"{', '.join(f'`{name}`' for name in names)}: {bound}"
         for bound, names in bounds.items()
-        if bound != FIXED
+        if bound not in EXPECTED
     )
-    facts = {"by": f"{doors}: {scripts}", "states": one.states, "refuses": one.refuses, "cost": cost}
-    lines = (f"* {name}: {text}\n" for name, text in facts.items() if text not in (NO_STATE, "none", FIXED))
+    facts = {"": f"{doors}: {scripts}", "states: ": one.states, "refuses: ": one.refuses, "cost: ": cost}
+    lines = (f"* {name}{text}\n" for name, text in facts.items() if text not in (NO_STATE, "none", ""))
     return f"\n### {one.name}\n\n{one.does}\n\n{''.join(lines)}"
 
 
