@@ -57,8 +57,8 @@ class ServerUnreachable(CeleryRedisPlusError, redis_errors.ConnectionError):
 class ConsumerCancelled(CeleryRedisPlusError, amqp_errors.ConsumerCancelled):
     """The server has cancelled a consumer.
 
-    Its queue was deleted, or declared again as one that it cannot consume. Celery and kombu's mixins declare it again. Other
-    programs go on with the other consumers, or declare and consume it. A consumer with `on_cancel` is told by that instead.
+    Its queue was deleted, or declared again as one that it cannot consume. Celery and kombu's mixins declare it again, other
+    programs go on with the other consumers. A consumer with `on_cancel` is told by that instead.
     """
 
     def __init__(self, text: str = "") -> None:
@@ -70,8 +70,7 @@ class TlsFailed(ServerUnreachable):
     """The TLS handshake failed, or only one side speaks TLS; the message says which.
 
     Use `redispluss://` exactly if the server's port speaks TLS. `ssl_ca_certs` must have the authority of the server's
-    certificate; a server that wants one from its clients needs `ssl_certfile` and `ssl_keyfile`. For tests,
-    `ssl_cert_reqs=none` turns the check off.
+    certificate; a server that wants one from its clients needs `ssl_certfile` and `ssl_keyfile`.
     """
 
     remedy = (
@@ -83,8 +82,8 @@ class TlsFailed(ServerUnreachable):
 class MasterNotFound(ServerUnreachable):
     """No Sentinel named a master that takes connections, or no cluster node the owner of the broker's slot.
 
-    The message has the answer of each. Celery tries again: a failover may be under way. Otherwise check the Sentinels or nodes
-    in `broker_url`, and `master_name` against `sentinel monitor`; of a cluster CLUSTER INFO and CLUSTER NODES.
+    The message has the answer of each. A failover may be under way. Otherwise check the Sentinels or nodes in `broker_url`, and
+    `master_name` against `sentinel monitor`; of a cluster CLUSTER INFO and CLUSTER NODES.
     """
 
     remedy = "check the Sentinels or nodes in broker_url, and that enough of them run for a failover"
@@ -98,8 +97,7 @@ class MasterNotFound(ServerUnreachable):
 class ShardUnreachable(ServerUnreachable):
     """One of several shards cannot be reached; the message names it.
 
-    Its queues take no messages until it is back; the others go on. Workers connect again by themselves. Publish again later, or
-    check the shard's node.
+    Its queues take no messages until it is back; the others go on. Publish again later, or check the shard's node.
     """
 
     remedy = "check the node of this shard; the queues of the other shards work"
@@ -114,15 +112,14 @@ class NotRedis(CeleryRedisPlusError, redis_errors.ConnectionError, redis_errors.
 class ServerTimeout(CeleryRedisPlusError, redis_errors.TimeoutError):
     """The server did not accept a connection, or did not reply, in time.
 
-    Celery reconnects. If that persists, check the network and the server's load, or raise `socket_connect_timeout` or
-    `socket_timeout`.
+    If that persists, check the network and the server's load, or raise `socket_connect_timeout` or `socket_timeout`.
     """
 
     remedy = "check the network and the server's load, or raise socket_timeout or socket_connect_timeout"
 
 
 class ServerLoading(CeleryRedisPlusError, redis_errors.BusyLoadingError):
-    """The server has started and still loads its data set. Wait: Celery tries again."""
+    """The server has started and still loads its data set. Wait."""
 
     remedy = "wait until it has loaded its data set"
 
@@ -131,17 +128,14 @@ class ServerUnavailable(CeleryRedisPlusError, redis_errors.ConnectionError, redi
     """The server refuses this command temporarily.
 
     It cannot write its snapshot (MISCONF), has too few replicas (NOREPLICAS), runs a long script (BUSY), or repeatedly lost a
-    script (SCRIPT FLUSH). Nothing was changed. Celery tries again. The server's log has the reason.
+    script (SCRIPT FLUSH). Nothing was changed. The server's log has the reason.
     """
 
     remedy = "see the server's log for the reason; the next try may succeed"
 
 
 class ReadOnlyReplica(CeleryRedisPlusError, redis_errors.ConnectionError, redis_errors.ReadOnlyError):
-    """The server is a read-only replica, such as a primary that was just demoted.
-
-    Celery reconnects. If that persists, point `broker_url` at the primary.
-    """
+    """The server is a read-only replica, such as a demoted primary. If that persists, point `broker_url` at the primary."""
 
     remedy = "point broker_url at the primary"
 
@@ -150,7 +144,7 @@ class SlotUnavailable(CeleryRedisPlusError, redis_errors.ConnectionError, redis_
     """A node of a Redis Cluster does not serve the hash slot of the broker.
 
     Another node owns it (MOVED), the slot is on its way (ASK, TRYAGAIN), or the cluster is incomplete (CLUSTERDOWN).
-    Celery reconnects to the owner. If that persists, see CLUSTER INFO, and CLUSTER NODES for a migration that hangs.
+    If that persists, see CLUSTER INFO, and CLUSTER NODES for a migration that hangs.
     """
 
     remedy = "wait for the end of the failover or the migration; if it lasts, see CLUSTER INFO and CLUSTER NODES"
@@ -191,7 +185,7 @@ class ServerTooOld(CeleryRedisPlusError, redis_errors.RedisError):
 class CommandUnavailable(CeleryRedisPlusError, redis_errors.ResponseError):
     """The server lacks a command that this transport needs.
 
-    It was renamed or disabled, or the server is neither Redis nor Valkey. See "Servers" in the docs.
+    It was renamed or disabled, or the server is neither Redis nor Valkey: see the page "Servers".
     """
 
     remedy = "allow the command on the server, or use another one; the page Servers (docs/servers.md) has all that are needed"
@@ -200,7 +194,7 @@ class CommandUnavailable(CeleryRedisPlusError, redis_errors.ResponseError):
 class ServerOutOfMemory(CeleryRedisPlusError, redis_errors.OutOfMemoryError):
     """The server reached its `maxmemory`.
 
-    Nothing was stored. Workers go on, which frees memory. Otherwise raise `maxmemory`, add workers, or publish less.
+    Nothing was stored. Workers go on, which frees memory. Otherwise raise `maxmemory` or add workers.
     """
 
     remedy = "raise maxmemory, or let workers drain the queues"
@@ -209,7 +203,7 @@ class ServerOutOfMemory(CeleryRedisPlusError, redis_errors.OutOfMemoryError):
 class WrongKeyType(CeleryRedisPlusError, redis_errors.ResponseError):
     """A key of this transport holds a value of another type, by another program or kombu's Redis transport.
 
-    The message names the keys; TYPE says what each one holds. Use another database number, or `global_keyprefix`.
+    The message names the keys. Use another database number, or `global_keyprefix`.
     """
 
     remedy = "use another database number, or set the transport option global_keyprefix"
@@ -250,8 +244,8 @@ class OptionError(InvalidArgument):
 class ShardsRaised(OptionError, redis_errors.ResponseError):
     """The broker has more shards than the process's option `shards` says (`celery-redis-plus shards raise`).
 
-    Nothing was stored. A process with several shards connects again with the new number, which the message names: set the option
-    to it.
+    Nothing was stored. Set the option to the new number, which the message names. A process with several shards connects again
+    with it by itself.
     """
 
     def __init__(self, text: str, shards: int = 0) -> None:
@@ -270,21 +264,15 @@ class InvalidAddress(InvalidArgument):
 
 
 class InvalidPriority(InvalidArgument):
-    """A priority is no integer from 0 to 255. Correct `priority=`. The message was not published."""
+    """A priority is no integer from 0 to 255. Correct `priority=`."""
 
 
 class InvalidEta(InvalidArgument):
-    """An ETA or delay is negative, or is no ISO 8601 text, datetime or number.
-
-    Correct `eta=` or `countdown=`. The message was not published.
-    """
+    """An ETA or delay is negative, or is no ISO 8601 text, datetime or number. Correct `eta=` or `countdown=`."""
 
 
 class InvalidExpiration(InvalidArgument):
-    """An `expiration` is no duration in milliseconds, or a task's `expires` is no time.
-
-    Correct it. The message was not published.
-    """
+    """An `expiration` is no duration in milliseconds, or a task's `expires` is no time. Correct it."""
 
 
 class InvalidQueueName(InvalidArgument):
@@ -301,7 +289,7 @@ class UnsupportedVersion(CeleryRedisPlusError, ImportError):
 class UnknownEventSchema(CeleryRedisPlusError):
     """Another release wrote the lifecycle events, in a format that this one does not know.
 
-    Upgrade celery-redis-plus where they are read; they stay in their stream until then.
+    Upgrade celery-redis-plus where they are read.
     """
 
 
@@ -323,22 +311,21 @@ class ReaderTaken(CeleryRedisPlusError):
 class NoEvents(CeleryRedisPlusError):
     """A queue has no lifecycle events.
 
-    Enable the event log (`event_log=True`), or check the queue's name, the prefix and the database number.
+    Enable the event log (`event_log=True`), or check the queue's name, prefix and database number.
     """
 
 
 class TablesUnusable(CeleryRedisPlusError):
     """A folder of tables cannot be used.
 
-    The table does not exist yet, its manifest is damaged or newer, or another process is folding it. The message has the command
-    to run.
+    It does not exist yet, is damaged or newer, or another process is folding it. The message has the command to run.
     """
 
 
 class ObjectStoreFailed(TablesUnusable):
     """An object store that has tables refuses, or cannot be reached.
 
-    Check network, bucket and rights. A running `spark ingest` or `spark run` tries again by itself.
+    Check network, bucket and rights. `spark ingest` and `spark run` try again by themselves.
     """
 
 
@@ -351,10 +338,7 @@ class SparkUnavailable(CeleryRedisPlusError):
 
 
 class MessageTooLarge(InvalidArgument):
-    """A message exceeds 512 MB, the limit of one Redis value.
-
-    It was not published. Store the data elsewhere and send its location.
-    """
+    """A message exceeds 512 MB, the limit of one Redis value. Store the data elsewhere and send its location."""
 
 
 # --------------------------------------------------------------- broker family: errors with an AMQP reply code
@@ -414,8 +398,7 @@ class AccessRefused(BrokerError, amqp_errors.AccessRefused):
 class ResourceLocked(BrokerError, amqp_errors.ResourceLocked):
     """The queue belongs to another connection, which declared it with `exclusive=True`.
 
-    Others may only publish to it. Or the queue has a single active consumer, so `basic_get` is refused. Use another queue, or
-    consume it.
+    Others may only publish to it. Or it has a single active consumer, so `basic_get` is refused: consume it.
     """
 
     reply_code = 405
@@ -438,7 +421,7 @@ class ChannelClosed(BrokerError):
 
 
 class NotAllowed(BrokerError):
-    """A consumer tag is in use on its channel. Give each consumer a tag of its own, or none: the channel makes one."""
+    """A consumer tag is in use on its channel. Give each consumer a tag of its own, or none."""
 
     reply_code = 530
 
@@ -466,8 +449,7 @@ class NotReplicated(CeleryRedisPlusError):
     """The publish succeeded: the message is stored, and consumers receive it.
 
     But fewer than `wait_replicas` replicas had it within `wait_replicas_timeout`: a failover now might lose it. Check the
-    replicas. Do not publish it again: that stores a second one. Neither kombu nor Celery does; their retry with `retry_errors`
-    only asks the replicas again.
+    replicas. Do not publish it again: that stores a second one. A retry with `retry_errors` only asks the replicas again.
     """
 
     def __init__(self, text: str, *, confirmed: int = 0, wanted: int = 0) -> None:

@@ -99,8 +99,8 @@ class Column(NamedTuple):
 #: What is known without looking into the value.
 PLACE = (
     Column("queue", "text", "The queue, from the stream's key."),
-    Column("epoch", "long", "First half of the stream id: server ms at which the numbering began, plus 10^13."),
-    Column("n", "long", "Second half of the stream id: 1, 2, 3 ... without a gap within an epoch. Orders the events of a queue."),
+    Column("epoch", "long", "First half of the stream id: when the numbering began (ms), plus 10^13."),
+    Column("n", "long", "Second half of the stream id: 1, 2, 3 ... without a gap within an epoch."),
 )
 
 #: What happened.
@@ -108,13 +108,13 @@ PACKED = (
     Column("event", "text", "What happened: one of the events above."),
     Column("ts", "us", "When, on the server's clock, µs. Equal for all events of one script call."),
     Column("id", "text", "The message's id: its delivery tag, unique over all queues of a database."),
-    Column("claim", "int", "How often the message was claimed; on `claimed`, and where the script knows it."),
+    Column("claim", "int", "How often the message was claimed; on `claimed`, and some others."),
     Column("worker", "text", "Who claimed it: the Celery node name, else the client's name; on `claimed`."),
-    Column("reason", "text", "Why, in one word, see below; empty on `acked`: the work was done."),
+    Column("reason", "text", "[Why](#reasons); empty on `acked`: the work was done."),
     Column(
         "error",
         "text",
-        "The exception of the task, `ValueError: its message`, up to 500 bytes, where the worker said so.",
+        "The exception of the task, `ValueError: its message`, up to 500 bytes.",
     ),
     Column("delay", "long", "How long the message waits, ms; on `delayed` and `retried`."),
     Column("target", "text", "The queue that it went to; on `moved`."),
@@ -140,7 +140,7 @@ VALUE = (*PACKED, *DESCRIPTION)
 
 #: What readers add.
 DERIVED = (
-    Column("published_at", "ms", "When the message was published, on the server's clock: the first 11 digits of its id."),
+    Column("published_at", "ms", "When the message was published: the first 11 digits of its id."),
     Column("payload", "bytes", "The stored payload, on `published` of queues with `event_log_payload`."),
 )
 
@@ -155,11 +155,11 @@ META_FIELDS = {
     "skipped_logged": "How many of these the log has reported.",
     "checked": "Server ms of the last look at memory and `run_id`.",
     "full": "Whether memory was full then: 0 or 1.",
-    "permille": "The share of messages whose events were written then, in thousandths.",
-    "payload": "Whether events `published` had payloads then: 0 or 1.",
+    "permille": "The share of messages with events then, in thousandths.",
+    "payload": "Whether `published` had payloads then: 0 or 1.",
     "run": "The server's `run_id` then; another one begins a new epoch.",
-    "removed": "How many events of the ended epochs were removed when none were written any more.",
-    "overrun": "How many events the hard bound trimmed before a registered reader had committed them.",
+    "removed": "How many events of ended epochs were removed.",
+    "overrun": "How many events were trimmed before a registered reader had committed them.",
 }
 
 # ------------------------------------------------------------------------------------------- the state machine
@@ -188,7 +188,7 @@ _TRANSITIONS = (
         "retried",
         (CLAIMED,),
         DELAYED,
-        "Put back to wait `delay` ms, by the retry policy or because it was put back before.",
+        "Put back to wait `delay` ms.",
     ),
     Transition("acked", _KEPT, GONE, "Settled and removed. An empty `reason` is success."),
     Transition("failed", (GONE,), GONE, "The task failed after its message was acked early."),
@@ -213,22 +213,22 @@ REASONS = {
     "retry": "`acked`: the task raised Retry; a new message stands for it.",
     "ignored": "`acked`: the task raised Ignore.",
     "revoked": "`acked`: the task was revoked, or had expired.",
-    "early": "`acked`: before the work began (`acks_late` off, policy `ack_first`). If that fails, `failed` follows.",
+    "early": "`acked`: before the work began. If that fails, `failed` follows.",
     "heartbeat_lost": "`recovered`, `dead_lettered`: no heartbeat moved its deadline on.",
-    "not_begun": "`recovered`: its consumer was lost and had not begun it, which is no failure.",
+    "not_begun": "`recovered`: its consumer was lost before it began it: no failure.",
     "connection_lost": "`recovered`: its session broke; `recovered`, `retried`: its process had no connection.",
     "handed_back": "`requeued`: claimed and not started; `retried`: claimed by a process that already works on it.",
     "kicked": "`requeued`: an operator took it from its consumer.",
     "rejected": "`requeued`, `retried`, `dead_lettered`: the consumer rejected it.",
-    "consumer_timeout": "`requeued`, `retried`: its consumer did not settle it within `x-consumer-timeout`.",
-    "requeue": "`requeued`, `retried`: the consumer wants it again, which is no failure.",
+    "consumer_timeout": "`requeued`, `retried`: `x-consumer-timeout` was over.",
+    "requeue": "`requeued`, `retried`: the consumer wants it again: no failure.",
     "delivery_limit": "`dead_lettered`: delivered too often.",
     "retry_policy": "`dead_lettered`: the queue's retry policy is `none`, or at its end.",
     "expired": "`dead_lettered`, `acked`: too old.",
-    "damaged": "`dead_lettered`: a field of its hash should be a number, and is none.",
+    "damaged": "`dead_lettered`: a field that should be a number is none.",
     "maxlen": "`dead_lettered`, `dropped`: the queue is full.",
     "retention": "`dropped`: a dead letter over the limit of number or age.",
-    "replaced": "`cancelled`: a newer message of its task took its place, with other arguments.",
+    "replaced": "`cancelled`: a newer message of its task took its place.",
     "rescheduled": "`delayed`: got another time.",
     "queue_deleted": "`purged`: went with its queue.",
 }

@@ -49,8 +49,8 @@ class Options:
     """
 
     visibility_timeout: float = option(number(3), 300, unit="s")
-    """How long a claimed message belongs to a worker without a heartbeat; then it is ready again. A live worker sends a
-    heartbeat every sixth of this time, at least every 5 s, so tasks may run far longer."""
+    """How long a claimed message belongs to a worker without a heartbeat. A live worker sends one every sixth of this time, at
+    least every 5 s, so tasks may run far longer."""
     polling_interval: float = option(number(0.05, 3600), 10, unit="s")
     """The longest wait of an idle consumer for a wake-up before it checks its queues."""
     fetch_batch_size: int | None = option(
@@ -58,8 +58,7 @@ class Options:
     )
     """The most messages that one claim takes."""
     overfetch_factor: float = option(number(1, 100), 1, unit="ratio")
-    """The messages that a process may claim, as a multiple of its prefetch. Those beyond need no further round trip; other
-    consumers cannot get them."""
+    """The messages that a process may claim, as a multiple of its prefetch. Other consumers cannot get them."""
     min_fetch_interval: float = option(number(0, 3600), 0, unit="s")
     """The least time between two claims of a connection. Batches are larger and later; other consumers may be first."""
     graceful_timeout: float | None = option(number(0), None, unit="s", none="Celery's own rules: as long as they take")
@@ -74,15 +73,14 @@ class Options:
     """Which priority is delivered first: `high-first` (255 first, as in RabbitMQ) or `low-first` (0 first, as in kombu's own
     Redis transport)."""
     consumer_heartbeat_timeout: float = option(_SECONDS, 60, unit="s")
-    """The time for which a consumer's process, frozen or cut off, may send no heartbeat while it keeps its connections. Then
-    the consumer [counts as dead](consumers.md#crashed-consumers). A process without connections is lost after
-    `connection_lost_grace`."""
+    """How long a process that is frozen or cut off, with its connections, may send no heartbeat. Then its consumers [count as
+    dead](consumers.md#crashed-consumers)."""
     consumer_priority: int = option(whole_number(-1_000_000, 1_000_000), 0)
-    """The [priority](consumers.md#consumer-priorities) of this connection's consumers, unless a queue's consumer arguments have
-    `x-priority`. `celery worker --consumer-priority` sets it for one worker."""
+    """The [priority](consumers.md#consumer-priorities) of consumers without `x-priority`. `celery worker --consumer-priority`
+    sets it for one worker."""
     connection_lost_grace: float = option(number(0, 3600), 5, unit="s")
-    """The time without any connection after which a consuming process is lost: its messages are put back as failed deliveries,
-    and its consumers leave. 0 leaves that to the visibility timeout."""
+    """The time without any connection after which a consuming process [is lost](operating.md#crashed-workers). 0 leaves that to
+    the visibility timeout."""
     queue_order_strategy: str = option(choice("round_robin", "sorted", "priority"), "round_robin")
     """The order in which a consumer of several queues claims from them: in turn, by name, or the first declared first."""
     fanout_prefix: bool | str = option(
@@ -94,44 +92,40 @@ class Options:
     stream_maxlen: int = option(whole_number(1), 10_000, unit="messages")
     """The approximate number of messages that a fanout stream keeps. What a slower subscriber misses is counted and logged."""
     stream_max_age: float | None = option(_SECONDS, 86_400, unit="s", none="any age, within stream_maxlen")
-    """The longest time that a fanout stream keeps a message, read or unread; those that all subscribers have processed go
-    earlier."""
+    """The longest time that a fanout stream keeps a message; those that all subscribers have processed go earlier."""
     subscriber_timeout: float = option(_SECONDS, 300, unit="s")
     """A fanout subscriber without a heartbeat for this time and another 30 s is removed, and its unread messages are counted
-    and logged. A client that reconnects before resumes at its position."""
+    and logged. Before that it may resume at its position."""
     transient_queue_ttl: float = option(_SECONDS, 300, unit="s")
-    """An auto-delete queue that nobody consumed yet, or whose consumers died, is removed with its messages after this time."""
+    """An auto-delete queue without consumers is removed with its messages after this time."""
     delivery_limit: int | None = option(whole_number(1), 20, unit="deliveries", none="no limit")
-    """The [failed deliveries](dead-letters.md#the-delivery-limit) that make a message a dead letter. The queue argument
-    `x-delivery-limit` overrides it."""
+    """The [failed deliveries](dead-letters.md#the-delivery-limit) that make a message a dead letter. `x-delivery-limit` overrides
+    it."""
     dead_letter_max: int = option(whole_number(0), 10_000, unit="messages")
     """The number of dead letters that a queue keeps; the oldest beyond are removed, counted and logged."""
     dead_letter_ttl: float = option(_SECONDS, 604_800, unit="s")
     """How long a queue keeps a dead letter; older ones are removed, counted and logged."""
     publish_dedup_window: float = option(_SECONDS, 900, unit="s")
-    """The time within which a publish whose reply was lost can be retried without a second message. It has to exceed that of
-    your retry policy."""
+    """How long a publish whose reply was lost can be retried without a second message: longer than your retry policy."""
     wait_replicas: int = option(whole_number(0), 0, unit="replicas")
-    """The replicas that must confirm each publish (the server's WAIT). With fewer, `NotReplicated` is raised, and the message is
-    stored nevertheless. Exchanges of `ignore_unroutable_exchanges` do not need them."""
+    """The replicas that must confirm each publish (the server's WAIT), else [`NotReplicated`](errors.md#notreplicated). Exchanges
+    of `ignore_unroutable_exchanges` do not need them."""
     wait_replicas_timeout: float = option(_TIMEOUT, 1, unit="s")
-    """How long a publish waits for its replicas. While some are missing, it waits for a twentieth of that, and once in ten of
-    those times for all of it."""
+    """How long a publish waits for its replicas. While some are missing, most publishes wait for a twentieth of that."""
     ignore_unroutable_exchanges: str = option(
         text("names of exchanges, separated by commas, with * and ?"), "celeryev,*.pidbox,reply*"
     )  # fmt: skip
     """Exchanges where an [unroutable message](operating.md#unroutable-messages) is only counted. `celeryev` also stands for
     Celery's setting `event_exchange`."""
     publish_timeout: float = option(number(0), 30, unit="s")
-    """The longest wait of a publish in a full queue with `x-overflow: block`, then an error; and the longest sleep by
-    `x-throttle`. 0 does not wait."""
+    """The longest wait of a publish to a full queue with `x-overflow: block`, and the longest sleep by `x-throttle`."""
     throttle_threshold: float = option(number(0, 1), 0.5, unit="ratio")
     """The share of free room below which publishers into a queue with `x-throttle: true` slow down."""
     accept: Mapping[str, Any] | None = option(
         instance("dict", "a mapping of queue names to what they accept", Mapping), None, none="what x-accept-types says"
     )
-    """What is accepted by queue name, checked in Python at publish: a callable, a pydantic model, a msgspec Struct, a
-    dataclass, or a list of these. `configure_app(accept=…)` sets it."""
+    """What queues accept, checked in Python at publish: a callable, a pydantic model, a msgspec Struct, a dataclass, or a list of
+    these. `configure_app(accept=…)` sets it."""
     message_ttl: None = option(
         nothing(
             "only None. A number would silently delete tasks that wait or have a long ETA. To let messages expire, give the "
@@ -141,24 +135,23 @@ class Options:
     )
     """A value other than None raises an error."""
     socket_timeout: float | None = option(_TIMEOUT, 5, unit="s", none="no limit")
-    """The longest wait for a reply; then the connection is closed and opened again. Blocking calls of idle consumers have their
-    own time besides."""
+    """The longest wait for a reply; then the connection is closed and opened again."""
     socket_connect_timeout: float | None = option(_TIMEOUT, 5, unit="s", none="as socket_timeout")
     """The longest wait for a connection, and for each reply during its set-up."""
     socket_keepalive: bool | None = option(flag(), None, none="on")
-    """TCP keepalive, which detects a peer that vanished without closing the connection."""
+    """TCP keepalive, which detects a vanished peer."""
     socket_keepalive_options: Mapping[int, int] | None = option(
         number_mapping(), None, none="idle 30 s, interval 5 s, 3 probes, where the platform has them"
     )
     """TCP options by number, e.g. `{socket.TCP_KEEPIDLE: 60}`."""
     health_check_interval: float = option(number(0), 25, unit="s")
-    """A connection that was silent for this time is checked by a PING before its next use. 0 turns that off."""
+    """A connection that was silent for so long is checked by a PING before its next use; 0: never."""
     client_name: str | None = option(
         text("printable ASCII without spaces", r"[!-~]+"), None, none="celery-redis-plus: and the connection's purpose"
     )
     """The name of all connections in CLIENT LIST."""
     master_name: str | None = option(text("the name of a master", r"\S+"), None, none="what the URL says")
-    """The name that the master has in the Sentinels' configuration (`sentinel monitor`); for `redisplus+sentinel://` URLs."""
+    """The name of the master in the Sentinels' configuration (`sentinel monitor`)."""
     sentinel_kwargs: Mapping[str, Any] | None = option(
         instance("dict", "a mapping", Mapping), None, none="without a password, with TLS if the URL's scheme has it", secret=True
     )
@@ -178,31 +171,29 @@ class Options:
     credential_max_age: float | None = option(
         _SECONDS, None, unit="s", none="only when a streaming provider has new credentials"
     )  # fmt: skip
-    """The time after which each connection logs in again with what `credential_provider` gives then."""
+    """The time after which each connection logs in again by `credential_provider`."""
     ssl: bool | Mapping[str, Any] | None = option(
         one_of(flag(), instance("dict", "a mapping of redis-py's ssl_* arguments", Mapping)),
         None,
         none="as the URL says",
         secret=True,
     )
-    """TLS: True (the server's certificate is checked), or redis-py's `ssl_*` arguments. Those in the URL, and in Celery's
-    `broker_use_ssl`, go first."""
+    """TLS: True, or redis-py's `ssl_*` arguments. Those in the URL, and in Celery's `broker_use_ssl`, go first."""
     event_log: bool | None = option(flag(), None, none="queues stay as they are; new ones have none")
-    """Write the [lifecycle events](lifecycle.md) of messages in lasting queues to streams. True and False are stored with each
-    declared queue, for all processes. A queue's `x-event-log` overrides it."""
+    """Write the [lifecycle events](lifecycle.md) of messages in lasting queues to streams. It is stored with each declared queue,
+    for all processes. `x-event-log` overrides it."""
     metrics_port: int | None = option(whole_number(0, 65_535), None, none="no metrics are served")
-    """The port on which a Celery worker serves metrics of itself to Prometheus. 0 takes a free one, which the log names."""
+    """The port on which a Celery worker serves [its metrics](metrics.md#in-a-worker); 0: a free one, which the log names."""
     metrics_host: str = option(text("an address of this machine, such as 0.0.0.0 for all", r"\S+"), "127.0.0.1")
     """The address on which a worker listens for `metrics_port`."""
     take_from_kombu: bool = option(flag(), False)
-    """While a fleet is migrated: a Celery worker moves what is published to the lists of kombu's own Redis transport into its
-    queues."""
+    """While a fleet is [migrated](migration.md): a Celery worker moves what is published to kombu's lists into its queues."""
     error_traceback_bytes: int = option(whole_number(0, 10_000), 0, unit="bytes")
-    """The bytes from the end of a failed task's traceback that its message and dead letter keep. Tracebacks may have personal
-    data, which every user of the broker's server can read."""
+    """The bytes from the end of a failed task's traceback that [its message and dead letter
+    keep](dead-letters.md#the-exception)."""
     release: str | None = option(text("a text of up to 100 characters", r"(?s:.{1,100})"), None, none="dead letters have none")
-    """The release of the application that a worker runs, such as a version or a commit, by which its dead letters can be
-    selected."""
+    """The release of the application, such as a commit, by which dead letters [can be
+    selected](retries.md#dead-letters-by-exception)."""
     event_log_sample: float = option(number(0.001, 1), 1)
     """The share of messages whose events are written, each with all of them."""
     event_log_events: tuple[str, ...] | None = option(names(*TRANSITIONS), None, none="all")
@@ -210,12 +201,12 @@ class Options:
     event_log_payload: bool = option(flag(), False)
     """Write the messages' envelopes and bodies (up to 1 MB) into their event `published`."""
     event_log_index: bool = option(flag(), False)
-    """Keep which events each message, and which messages each Celery task id has: `message` then finds finished ones at once, and
-    by task id. About 300 bytes a message, for `event_log_max_age`."""
+    """Keep an index, by which `message` finds finished messages, and those of a task id, at once. About 300 bytes a message, for
+    `event_log_max_age`."""
     event_log_maxlen: int = option(whole_number(0), 100_000, unit="events")
     """The events of a queue that are kept. Older ones are trimmed when every registered reader has them."""
     event_log_hard_maxlen: int = option(whole_number(0), 1_000_000, unit="events")
-    """The events of a queue that are kept for slow readers. The oldest beyond are trimmed unread, counted and logged."""
+    """The events of a queue that are kept for slow readers. Older ones are trimmed unread, counted and logged."""
     event_log_max_age: float = option(_SECONDS, 604_800, unit="s")
     """How long events are kept. Older ones are trimmed when every registered reader has them."""
     deadletter_queue: str | None = option(

@@ -39,7 +39,7 @@ COUNTERS = {
     "dead_lettered": "Messages that became dead letters, for any reason.",
     "expired": "Messages that expired: dead letters, and Celery tasks that workers revoke.",
     "throttled": "Publishes that were slowed down.",
-    "throttled_us": "Total delay of these, µs.",
+    "throttled_us": "Total delay of throttled publishes, µs.",
     "blocked": "Publishes that waited for capacity.",
     "rejected": "Publishes that it refused: it was full, stayed full for too long, or does not accept the type.",
     "purged": "Messages that an operator removed.",

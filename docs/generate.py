@@ -57,8 +57,8 @@ NOTE = "<!-- Made by docs/generate.py; change the code instead. -->\n"
 OPTIONS_INTRO = """# Options
 
 Set options as `broker_transport_options` in Celery, as `transport_options` in kombu, or in the URL's query. An unknown name, or
-a value that is not allowed, raises an error. Options of other Redis clients that mean nothing here are accepted, and logged once:
-`priority_steps`, `sep`, `max_connections`, `protocol` (RESP 2 and 3 are the same here).
+a value that is not allowed, raises an error. Options of other Redis clients without a meaning here are logged once:
+`priority_steps`, `sep`, `max_connections`, `protocol`.
 """
 
 ARGUMENTS_INTRO = """# Arguments
@@ -70,9 +70,9 @@ warning](usage.md#arguments-without-effect).
 
 ERRORS_INTRO = """# Errors
 
-Every error of this package is a `CeleryRedisPlusError`. Temporary errors belong to the families on which Celery and kombu try
-again. A `BrokerError` is also kombu's `ChannelError`, and the class of py-amqp for its code, if there is one: `QueueNotFound` is
-an `amqp.exceptions.NotFound`.
+Temporary errors belong to the families on which Celery and kombu try again; Celery reconnects by itself. A `BrokerError` is also
+kombu's `ChannelError`, and the class of py-amqp for its code, if there is one: `QueueNotFound` is an `amqp.exceptions.NotFound`.
+A message that raises an `InvalidArgument` is not published.
 """
 
 
@@ -82,8 +82,8 @@ The rights that each role needs on the server, and no others; integration tests 
 before the `*` of `~*`, and before each key of the reader: `ROLES[0].rule("shop:")` of `celery_redis_plus.access_rules` is the
 first rule for the prefix `shop:`.
 
-A monitor can change nothing. A reader sees the event log only; with `event_log_payload` that has the arguments of tasks. A
-publisher can also remove messages, because scripts call the commands that do. Remote control needs the rights of a worker.
+A monitor can change nothing. A reader sees the event log only. A publisher can also remove messages, because scripts call the
+commands that do. Remote control needs the rights of a worker.
 
 Celery's result backend needs rights of its own. On Sentinels, which have users of their own, ours needs
 `+sentinel|get-master-addr-by-name +sentinel|master +client|setname +client|setinfo`. On [Redis
@@ -97,8 +97,7 @@ Cluster](topologies.md#redis-cluster) each role needs `+cluster|slots +cluster|n
 EVENTS_INTRO = f"""# Lifecycle events
 
 Schema version {events.SCHEMA_VERSION}. The scripts write an event in the same atomic step as the change that it describes, to one
-stream a queue, `events:{{Q}}`. Redis stores the columns packed into one value; this page lists them as readers see them.
-`celery_redis_plus/events.py` has the encoding.
+stream a queue, `events:{{Q}}`. The columns are listed as readers see them; `celery_redis_plus/events.py` has the encoding.
 """
 
 COLUMN_TYPES = {
@@ -212,8 +211,8 @@ def events_page() -> str:
 
 CHECK_INTRO = """# Checking a broker
 
-`celery-redis-plus check` prints a line for each violation of the rules below, beside workers and publishers: a script checks
-each message within one atomic step. A call checks `--batch` messages (100), at about 20 µs of server time each.
+`celery-redis-plus check` prints a line for each violation of the rules below, beside workers and publishers. A call checks
+`--batch` messages (100) in one atomic step, at about 20 µs of server time each.
 
 ```bash
 celery-redis-plus check --url redis://localhost:6379/0
@@ -242,12 +241,18 @@ SPARK_INTRO = """# Options of the Spark formats
 """
 
 
+def allowed_and_default(allowed: str, unit: str, default: str) -> str:
+    """Return what stands behind an option of Spark in brackets; nothing for any text without a default."""
+    parts = ("" if allowed == "text" else allowed, unit, f"default `{default}`" if default else "")
+    return f" ({', '.join(filter(None, parts))})" if any(parts) else ""
+
+
 def spark_options_page() -> str:
     """Return the page of the options of source and sink."""
     return SPARK_INTRO + "".join(
         f"\n## {title}\n\n"
         + "".join(
-            f"* `{name}`: {doc} ({', '.join(filter(None, (allowed, unit, f'default `{default}`' if default else '')))})\n"
+            f"* `{name}`: {doc}{allowed_and_default(allowed, unit, default)}\n"
             for name, allowed, default, unit, doc in options_table(kind)
         )
         for title, kind in (("Source `celery_redis`", SourceOptions), ("Sink `celery_task`", SinkOptions))
@@ -277,9 +282,8 @@ def bill(order): ...
   [wait](lifecycle.md#requeue). This counts as a failed delivery towards the [delivery
   limit](dead-letters.md#the-delivery-limit), except for `Reject(requeue=True)`.
 
-With `ack_first` the message is acked before the task begins; a kill a few milliseconds later may still repeat the task. With the
-others, a kill repeats the running tasks, and those that ended in the last millisecond. With `manual` only the task decides, by
-`Ignore` or `Reject`.
+With `ack_first` the message is acked before the task begins; a kill a few milliseconds later may still repeat the task. With
+the others a kill repeats the running tasks. With `manual` only the task decides, by `Ignore` or `Reject`.
 
 """
 
@@ -312,17 +316,16 @@ def charge(order, card):
   delivery limit and the end of the retry policy hold.
 * `reject(reason=…)` makes it a dead letter. Its `error` is `Reject: ` and the reason.
 
-The call settles the message at once, in a prefork pool some milliseconds later, however the task goes on. A second call raises
-`NotSettled`. A failure after `ack()` adds an event `failed`; Retry sends its new message, which runs as well. The result stays
-the task's return value or exception. After `nack()` another worker may begin the message while this task still runs. A kill of
-the worker within milliseconds may lose the call: then the message is delivered again.
+The call settles the message at once, in a prefork pool some milliseconds later, however the task goes on; a kill of the worker
+in between loses the call. A second call raises `NotSettled`. A failure after `ack()` adds an event `failed`; Retry sends its
+new message, which runs as well. The result stays the task's return value or exception. After `nack()` another worker may begin
+the message while this task still runs.
 
 A task may lose its message while it runs: by [`x-consumer-timeout`](consumers.md#consumer-timeout), or after a connection loss.
 Then its ack still removes the message; another consumer's task runs on, and settles nothing. `nack()` and `reject()` raise
 `NotSettled` (in prefork, a warning of the worker), and the message stays for its next consumer; until the worker learns of the
-loss, they return without effect. `NotSettled` also ends a call outside a task, in another thread, in a task that runs eagerly
-(`task.apply()`), and in a task with early acks. A broadcast is settled for its subscriber alone, and `nack` takes no `delay`
-there.
+loss, they return without effect. `NotSettled` also ends a call outside a task, in another thread, in an eager task, and with
+early acks. A broadcast is settled for its subscriber alone, and `nack` takes no `delay` there.
 """
 
 
@@ -346,9 +349,8 @@ celery-redis-plus --app shop exporter
 celery-redis-plus --broker redis://localhost:6379/0 exporter --host 0.0.0.0 --port 9808 'shop.*'
 ```
 
-One process for a broker is enough. A scrape makes two round trips a queue and one a fanout exchange. `/metrics` needs no login,
-so it listens on `127.0.0.1` unless `--host` says otherwise. While the broker is away, a scrape succeeds with
-`celery_redis_plus_up 0`.
+One process for a broker is enough. A scrape makes two round trips a queue and one a fanout exchange. `/metrics` needs no login.
+While the broker is away, a scrape succeeds with `celery_redis_plus_up 0`.
 
 ```yaml
 scrape_configs:
@@ -388,8 +390,8 @@ listen logs an error and works without metrics.
 
 [OpenTelemetry's instrumentation of
 Celery](https://opentelemetry-python-contrib.readthedocs.io/en/latest/instrumentation/celery/celery.html) works as it is: the
-publisher's span is the parent of the task's span, also of a message that was delayed, retried, moved, dead or replayed, and of
-a broadcast. The time between `apply_async` and `run` is the wait.
+publisher's span is the parent of the task's span, also of a message that was delayed, retried, moved or replayed, and of a
+broadcast.
 """
 
 

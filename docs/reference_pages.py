@@ -22,11 +22,11 @@ from celery_redis_plus.spark.job_arguments import add_arguments
 
 COMMANDS_INTRO = """# Commands
 
-[The command line](command-line.md) shows their use, with the connection, JSON and exit status. `--help` of a command explains
-its options; behind some stands the default. Each command takes `--json`; those that change or delete take `--dry-run`, those
-that ask `--yes`. Except for `demo` and `spark`, each takes the [connection](command-line.md#connection), and `--shard N` for
-one of several shards. An argument `QUEUE` that may be repeated is a name or a pattern such as `'shop.*'`; without it, all queues
-are meant. *Filters* are `--task`, `--reason`, `--error`, `--release`, `--text`, `--older-than` and `--newer-than`.
+[The command line](command-line.md) shows their use; `--help` of a command says more, and explains its options, here with their
+defaults. Each command takes `--json`; those that change or delete take `--dry-run`, those that ask `--yes`. Except for `demo`
+and `spark`, each takes the [connection](command-line.md#connection), and `--shard N` for one of several shards. An argument
+`QUEUE` that may be repeated is a name or a pattern such as `'shop.*'`; without it, all queues are meant. *Filters* are
+`--task`, `--reason`, `--error`, `--release`, `--text`, `--older-than` and `--newer-than`.
 """
 #: Public names that other pages describe: module -> names and page.
 ELSEWHERE = {
@@ -64,17 +64,15 @@ Public is what this page lists, with the names and arguments that it gives, the 
 [Semantic versioning](https://semver.org/) holds for these. All other modules, and names that begin with `_`, may change in any
 release.
 
-What asks the server raises its [errors](errors.md) (`redis.exceptions.RedisError`, kombu's `ChannelError`), and `OptionError`
-where the app's broker is none of ours. `connection` is a kombu Connection, a channel over our transport, or a Celery app. `id` is
-a message's id (its delivery tag), or Celery's task id. `app` of `celery_redis_plus.testing` is the task's, or the current one.
-Of methods, and of what has a link *Use*, this page and [the administration](administration.md) have the first sentence and the
-errors; `help` shows the arguments.
+What asks the server raises its [errors](errors.md), and `OptionError` where the app's broker is none of ours. `connection` is a
+kombu Connection, a channel over our transport, or a Celery app. `id` is a message's id (its delivery tag), or Celery's task id.
+`app` of `celery_redis_plus.testing` is the task's, or the current one. Methods, and what has a link *Use*, stand here with their
+first sentence; `help` shows more.
 
-These names have their page elsewhere:
+Elsewhere are:
 
 """ + "".join(
-    f"* `{module}`: {names if ' ' in names else f'`{names}`'}, see [{page.removesuffix('.md')}]({page})\n"
-    for module, (names, page) in ELSEWHERE.items()
+    f"* `{module}`: [{names if ' ' in names else f'`{names}`'}]({page})\n" for module, (names, page) in ELSEWHERE.items()
 )
 
 ADMINISTRATION_INTRO = """# Administration in Python
@@ -163,7 +161,7 @@ def _group(group: click.Group, ctx: click.Context) -> Iterator[_Command]:
 
 def _command(command: click.Command, ctx: click.Context) -> Iterator[_Command]:
     path = ctx.command_path.removeprefix(f"{PROGRAM} ")
-    text = PATTERNS.sub("", _plain((command.help or "").partition("\n\n")[0]))
+    text = _first_sentence(PATTERNS.sub("", _plain((command.help or "").partition("\n\n")[0])))
     if isinstance(command, click.Group):
         yield from _group(command, ctx)
     elif path == "spark":
@@ -244,7 +242,7 @@ def _members(name: str, value: type[Any]) -> Iterator[str]:
 
 
 def _first_sentence(text: str) -> str:
-    """Return the first sentence of a paragraph, without the verb that the arrow of the signature stands for."""
+    """Return the first sentence of a paragraph, without a verb that the arrow of a signature stands for."""
     first = re.split(r"(?<=\.) (?=[A-Z`])", text, maxsplit=1)[0].removeprefix("Return ").removeprefix("Yield ")
     return first[0].upper() + first[1:]
 

@@ -44,15 +44,14 @@ def configure_app(
       every setting that takes a broker. Result backends are left alone.
     - `celery worker --consumer-priority N` sets the priority of the worker's consumers.
     - A naive `eta` means what `enable_utc` and `timezone` say.
-    - Tasks may have the options `retry_on`, `dead_on`, `ignore_on`, `unique` and `debounce`: see the page on retries.
+    - Tasks may have the options of the page on retries. One that another stands for has that one's result.
     - `accept` maps queues to what they accept from this app: see typed queues on the page of flow control.
-    - `event_log` is the transport option of that name, which goes first where `broker_transport_options` has it.
+    - `event_log` is the transport option of that name; `broker_transport_options` goes first.
     - `ack_policy` and `queue_ack_policies` (by queue) are ack policies; a task's own goes first.
     - `revoke_removes=True` lets `revoke` also remove messages that no consumer has: delayed ones, and ready ones in queues
       with `event_log_index`.
-    - `group_of(task, args, kwargs)` names the message group of each task that is sent; see there.
-    - `limiters` has rules of limiters by their names; see there.
-    - A task that another one stands for (`x-deduplication-id`) has that task's result.
+    - `group_of(task, args, kwargs)` names the message group of each task that is sent.
+    - `limiters` has rules of limiters by their names.
 
     It may be called more than once, before or after `config_from_object`. The user's settings always hold.
 

@@ -84,8 +84,7 @@ class SourceOptions:
     url_env: str = option(
         kinds.text(),
         "",
-        "Name of an environment variable that holds the URL, on the driver and on each executor, so that the password stands in "
-        "no plan, log or checkpoint.",
+        "Name of an environment variable that holds the URL, on the driver and on each executor.",
     )
     prefix: str = option(kinds.text(), "", "The application's `global_keyprefix`, if it is not in the URL.")
     queues: str = option(
@@ -108,7 +107,7 @@ class SourceOptions:
     starting_offsets_by_timestamp: Any = option(  # noqa: RUF009 - as above
         TIMESTAMPS,
         None,
-        "The same by queue, before `startingTimestamp`; a queue that it does not name begins as the other options say.",
+        "The same by queue, before `startingTimestamp`.",
     )
     ending_timestamp: int | None = option(
         TIMESTAMP,
@@ -143,7 +142,7 @@ class SourceOptions:
     reader_owner: str = option(
         kinds.text(),
         "",
-        "Whose reader it is, such as the folder that keeps the events: another one under the same `readerName` is refused.",
+        "Whose reader it is, such as the folder that keeps the events; others may not use the same `readerName`.",
     )
     trim_on_commit: bool = option(
         kinds.flag(),

@@ -13,7 +13,7 @@ ENTRIES = {
     section.partition("\n")[0]: set(re.findall(r"^### (\w+)$", section, re.MULTILINE)) for section in API.split("\n## ")[1:]
 }
 #: Module -> what the list says of it: names, or several words.
-ELSEWHERE = dict(re.findall(r"^\* `([\w.]+)`: `?([^,`]+)`?, see", API, re.MULTILINE))
+ELSEWHERE = dict(re.findall(r"^\* `([\w.]+)`: \[`?([^\]`]+)`?\]", API, re.MULTILINE))
 
 
 def imports():
