@@ -130,6 +130,25 @@ def test_a_higher_priority_does_not_wait_behind_its_group(channel):
     assert get(channel, 3) == ["a3", "b1", None]
 
 
+def test_a_message_that_comes_back_is_held_behind_one_of_a_higher_priority(channel, admin):
+    declare(channel, "q", arguments=ONE)
+    fill(channel, "a1")
+    first = channel.basic_get("q")
+    fill(channel, "a2", priority=9)
+    first.requeue()
+    assert channel.queue_counters("q").ready == 2
+    assert list(admin.checker().run("q")) == []
+    assert get(channel, 2) == ["a2", None]
+
+
+def test_a_paused_group_lets_nothing_in_that_comes_meanwhile(channel, admin):
+    declare(channel, "q", arguments=ONE)
+    fill(channel, "a1")
+    admin.set_group("q", "a", paused=True)
+    fill(channel, "a2", priority=9)
+    assert get(channel, 2) == ["a1", None]
+
+
 def test_a_ready_message_that_is_rescheduled_stands_behind_its_group(channel, redis_client):
     declare(channel, "q", arguments=ONE)
     fill(channel, "a1", "a2", "b1")
@@ -216,6 +235,17 @@ def test_check_finds_and_mends_groups_that_are_wrong(channel, admin, redis_clien
     assert rules == {"group-member-without-message", "not-in-group", "tag-without-hash"}
     assert list(admin.checker().run("q")) == []
     assert get(channel, 4) == ["a1", "b1", "c1", None]
+
+
+def test_check_finds_a_group_with_room_for_what_it_holds(channel, admin, redis_client):
+    declare(channel, "q", arguments=ONE)
+    fill(channel, "a1", "a2")
+    (ready,) = redis_client.zrange(KEYS.ready, 0, -1)
+    redis_client.zrem(KEYS.ready, ready)
+    redis_client.zrem(KEYS.groups, b"a\x00r" + ready)
+    redis_client.unlink(KEYS.message + ready)
+    assert [violation.rule for violation in admin.checker(repair=True).run("q")] == ["group-with-room"]
+    assert get(channel, 2) == ["a2", None]
 
 
 def test_groups_of_an_exchange_that_broadcasts_are_refused(channel):

@@ -89,18 +89,33 @@ def test_a_queue_decides_by_the_class_of_the_exception(app):
         assert sorted(tries) == ["key", "key", "os", "value"]
 
 
+def dead_letters(broker_url):
+    with BrokerAdmin(broker_url) as admin:
+        return [letter for _, page in admin.search_dead_letters("celery", DeadLetterFilter()).pages() for letter in page]
+
+
+def errors_of(letter):
+    """Return the errors that a header has, without their times."""
+    return [error.partition(" ")[2] for error in letter.headers[ERRORS]]
+
+
 def test_a_dead_letter_has_the_errors_of_all_its_tries(life_app, life_worker, broker_url):
     worker, app = life_worker(pool="threads", concurrency=1), life_app()
     app.send_task("life.tries", ["connection, os, value"])
-    with BrokerAdmin(broker_url) as admin:
+    (letter,) = wait_until(lambda: dead_letters(broker_url), 30, worker.tail)
+    assert errors_of(letter) == ["ConnectionRefusedError: no answer", "OSError: disk"]
+    assert letter.failure.text == "ValueError: as asked"
 
-        def letters():
-            return [letter for _, page in admin.search_dead_letters("celery", DeadLetterFilter()).pages() for letter in page]
 
-        (letter,) = wait_until(letters, 30, worker.tail)
-        errors = ["ConnectionRefusedError: no answer", "OSError: disk"]
-        assert [error.partition(" ")[2] for error in letter.headers[ERRORS]] == errors
-        assert letter.failure.text == "ValueError: as asked"
+def test_of_many_errors_a_dead_letter_has_the_first_and_the_latest(app, broker_url):
+    @app.task(name="fails", retry_on={OSError: "constant first=1 limit=11"}, shared=False)
+    def fails():
+        raise OSError(f"try {fails.request.retries}")
+
+    fails.delay()
+    with running_worker(app):
+        (letter,) = wait_until(lambda: dead_letters(broker_url), 30)
+    assert errors_of(letter) == [f"OSError: try {number}" for number in (0, *range(2, 11))]
 
 
 def test_dead_letters_are_counted_and_replayed_by_exception_and_release(life_app, life_worker, broker_url, capsys):

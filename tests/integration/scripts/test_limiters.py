@@ -6,7 +6,9 @@ import json
 
 import pytest
 
+from celery_redis_plus.broker.arguments.limiters import Limiter
 from celery_redis_plus.broker.arguments.queue_arguments import QueueArguments
+from celery_redis_plus.broker.queues.limiters import take, taker_of
 
 
 @pytest.fixture
@@ -102,3 +104,28 @@ def test_an_ack_lets_a_limiter_go_on_whose_time_has_come_though_nobody_sweeps(qu
     assert queue.claim() == []
     queue.settle("ACK")
     assert len(queue.claim()) == 1
+
+
+def test_a_task_has_no_place_of_a_limiter_when_its_message_was_claimed_anew(queue):
+    def seconds_to_wait():
+        (claimed,) = queue.held = queue.claim()
+        return take(queue.commands, queue.keys, Limiter.parse("gpu:concurrency=1"), taker_of("q", claimed.tag, claimed.claim))
+
+    queue.publish(b"task")
+    assert seconds_to_wait() == 0
+    queue.settle("RELEASE_SEEN")
+    assert seconds_to_wait() == 0
+
+
+def test_a_place_whose_message_vanished_is_free_within_seconds(queue):
+    publish(queue, "a:concurrency=1", b"first", b"second")
+    (first,) = queue.claim()
+    queue.client.zrem(queue.q.index, first.tag)
+    queue.client.unlink(queue.q.message + first.tag.encode())
+    assert [taken(queue, seconds) for seconds in (4.9, 0.1)] == [0, 1]
+
+
+def test_a_rule_of_another_kind_that_was_set_before_the_first_message_does_not_hold(queue):
+    queue.run("set_limiter", [queue.keys.limiter_rules], "a", "", "100/s burst=5", 9)
+    publish(queue, "a:concurrency=1", *BODIES[:3])
+    assert taken(queue) == 1
