@@ -13,7 +13,7 @@ import celery_redis_plus as crp
 from celery_redis_plus.admin.broker_admin import BrokerAdmin
 from celery_redis_plus.broker.dead_letters.search import DeadLetterFilter
 from celery_redis_plus.cli.main import main
-from celery_redis_plus.errors import InvalidArgument, OptionError
+from celery_redis_plus.errors import InvalidArgument, OptionError, QueueFull
 from celery_redis_plus.integration.retries import ERRORS
 from celery_redis_plus.testing import running_worker
 from tests.integration.lifecycle.app import KILL_VARIABLE
@@ -208,6 +208,50 @@ def test_an_eager_task_is_retried_by_its_exception_and_a_called_one_raises_it(ap
         crp.snooze(1)
     with pytest.raises(InvalidArgument, match="argument 'delay' of snooze is -1; allowed: seconds"):
         crp.snooze(-1)
+
+
+def test_a_rule_by_the_exception_has_the_limit_of_the_policy_that_stands_in(app):
+    crp.configure_app(app)
+    seen, rule = [], crp.from_error("after", otherwise="constant first=1ms limit=1")
+
+    class SlowError(Exception):
+        after = 0.001
+
+    @app.task(name="eager", bind=True, shared=False, retry_on={SlowError: rule})
+    def eager(self):
+        seen.append(self.request.retries)
+        raise SlowError
+
+    assert isinstance(eager.apply().result, SlowError)
+    assert seen == [0, 1]
+
+
+def test_a_task_that_is_unique_until_its_start_may_be_sent_while_its_retry_waits(app):
+    @app.task(name="unique", shared=False, unique="until-start", retry_on={KeyError: 600})
+    def unique():
+        raise KeyError
+
+    first = unique.delay()
+    with running_worker(app), app.connection_for_read() as connection:
+        channel = connection.channel()
+        wait_until(lambda: channel.queue_sizes("celery").delayed == 1, 30)
+        assert unique.delay().id != first.id
+        wait_until(lambda: channel.queue_sizes("celery").delayed == 2, 30)
+
+
+def test_a_task_that_was_acked_early_fails_by_the_error_of_its_retry(app):
+    limits = {"x-max-length": 1, "x-overflow": "reject-publish"}
+    app.conf.task_queues = [Queue("short", durable=True, queue_arguments=limits)]
+    app.conf.task_default_queue = "short"
+
+    @app.task(name="early", shared=False, ack_policy="ack_first", retry_on={KeyError: 1})
+    def early():
+        app.send_task("waits", countdown=600)
+        raise KeyError
+
+    result = early.delay()
+    with running_worker(app), pytest.raises(QueueFull):
+        result.get(timeout=30)
 
 
 def test_tasks_have_their_options_however_they_are_made(app):
