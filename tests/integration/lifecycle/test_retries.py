@@ -147,13 +147,21 @@ def test_dead_letters_are_counted_and_replayed_by_exception_and_release(life_app
 
 
 #: Whose process is killed behind the publish of the first retry, before the ack of the message that it follows.
-@pytest.mark.sample(1)
-@pytest.mark.parametrize("steps", ["connection, return", "snooze, return", "connection, connection, value"])
-def test_a_worker_that_dies_between_a_retry_and_its_ack_leaves_one_retry(steps, life_app, life_worker, paths, tmp_path):
+@pytest.mark.sample(2)
+@pytest.mark.parametrize(
+    ("steps", "headers"),
+    [
+        ("connection, return", {}),
+        ("snooze, return", {}),
+        ("connection, return", {"x-deduplication-id": "one", "x-deduplication-scope": "until-started"}),
+        ("connection, connection, value", {}),
+    ],
+)
+def test_a_worker_that_dies_between_a_retry_and_its_ack_leaves_one_retry(steps, headers, life_app, life_worker, paths, tmp_path):
     mark = tmp_path / "killed"
     first = life_worker(pool="prefork", concurrency=1, env={KILL_VARIABLE: str(mark)})
     app = life_app()
-    app.send_task("life.tries", [steps], task_id="t")
+    app.send_task("life.tries", [steps], task_id="t", headers=headers)
     wait_until(mark.exists, 30, first.tail)
     second = life_worker(pool="prefork", concurrency=1)
 
@@ -210,12 +218,13 @@ def test_an_eager_task_is_retried_by_its_exception_and_a_called_one_raises_it(ap
         crp.snooze(-1)
 
 
+class SlowError(Exception):
+    after = 0.001
+
+
 def test_a_rule_by_the_exception_has_the_limit_of_the_policy_that_stands_in(app):
     crp.configure_app(app)
     seen, rule = [], crp.from_error("after", otherwise="constant first=1ms limit=1")
-
-    class SlowError(Exception):
-        after = 0.001
 
     @app.task(name="eager", bind=True, shared=False, retry_on={SlowError: rule})
     def eager(self):
@@ -224,19 +233,6 @@ def test_a_rule_by_the_exception_has_the_limit_of_the_policy_that_stands_in(app)
 
     assert isinstance(eager.apply().result, SlowError)
     assert seen == [0, 1]
-
-
-def test_a_task_that_is_unique_until_its_start_may_be_sent_while_its_retry_waits(app):
-    @app.task(name="unique", shared=False, unique="until-start", retry_on={KeyError: 600})
-    def unique():
-        raise KeyError
-
-    first = unique.delay()
-    with running_worker(app), app.connection_for_read() as connection:
-        channel = connection.channel()
-        wait_until(lambda: channel.queue_sizes("celery").delayed == 1, 30)
-        assert unique.delay().id != first.id
-        wait_until(lambda: channel.queue_sizes("celery").delayed == 2, 30)
 
 
 def test_a_task_that_was_acked_early_fails_by_the_error_of_its_retry(app):
