@@ -231,6 +231,7 @@ def test_the_most_particular_policy_of_the_highest_priority_applies(channel, ope
     assert operator.set_policy("team.*", {"x-max-length": 1}, "all") == {"team.a": None, "team.b": None}
     operator.set_policy("team.a", {"x-max-length": 2}, "one")
     assert limits() == {"team.a": 2, "team.b": 1, "other": None}
+    assert operator.set_policy("[st]eam.a", {"x-max-length": 9}, "longer") == {"team.a": "policy 'team.a' applies instead"}
     operator.set_policy("*", {"x-max-length": 3}, "everywhere", priority=1)
     assert limits() == {"team.a": 3, "team.b": 3, "other": 3}
     assert operator.set_policy("team.b", {"x-max-length": 4}, "one")["team.b"] == "policy '*' applies instead"
@@ -436,6 +437,20 @@ def test_a_leader_completes_what_another_one_has_begun(connect, operator):
     looks.policies.remove_ended()
     looks.look(3)
     assert operator.arguments("q") == {}
+
+
+def test_a_policy_that_a_queue_refuses_is_tried_again_with_each_look(connect, operator):
+    channel = connect().channel()
+    declare(channel, "q")
+    publish(channel, "q", "x")
+    policy = {"x-max-length-bytes": 1000, "x-overflow": "reject-publish"}
+    operator.set_policy("q", policy, "small")
+    looks = Looks(operator, channel)
+    looks.look(1)
+    assert operator.arguments("q") == {}
+    channel.queue_purge("q")
+    looks.look(1)
+    assert operator.arguments("q") == policy
 
 
 def test_a_leader_whose_call_fails_goes_on_with_the_same_queue(connect, operator, monkeypatch):
