@@ -215,6 +215,19 @@ def test_events_are_kept_within_their_number_but_not_past_a_readers_commit_befor
     assert broker.client.xlen("events:{q}") == 10
 
 
+def test_events_stay_for_a_reader_that_is_still_in_an_earlier_epoch(broker):
+    broker = with_archive(broker, maxlen=10, hard_maxlen=100)
+    broker.declare("q")
+    broker.publish("q", b"x")
+    epoch = broker.client.hget("events_meta:{q}", "epoch").decode()
+    broker.client.hset("events_readers:{q}", "slow", f"{epoch}-1 0")
+    look_again(broker.client, run="0" * 40)
+    broker.publish("q", *[b"x"] * 20)
+    for _ in range(2):
+        sweep(broker, "q")
+    assert [entry_id(entry)[1] for entry, _ in broker.client.xrange("events:{q}")] == list(range(1, 21))
+
+
 def test_a_sweep_that_has_more_events_to_trim_is_due_again_at_once(broker):
     broker = with_archive(broker, maxlen=100, hard_maxlen=100)
     for queue in ("q", "idle"):
