@@ -224,10 +224,9 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("examples", [15, pytest.param(300, marks=pytest.mark.weekly)])
-@pytest.mark.parametrize("case", CASES)
-def test_groups_keep_their_limits_their_order_and_their_turns(case, examples, redis_client, broker_url):
-    concurrency, fair, strict, delays = CASES[case]
+def hold(kind, case, steps, examples, redis_client, broker_url):
+    """Take `steps` at random on a queue of this case; a `kind` of `Queue` checks behind each."""
+    concurrency, fair, strict, delays = CASES.get(case, (None, False, False, False))
     arguments = {
         **({"x-group-concurrency": concurrency} if concurrency else {}),
         **({"x-fair": True} if fair else {}),
@@ -238,17 +237,23 @@ def test_groups_keep_their_limits_their_order_and_their_turns(case, examples, re
     }
 
     @settings(max_examples=examples, deadline=None, phases=[Phase.generate], suppress_health_check=[HealthCheck.too_slow])
-    @given(steps=st.lists(STEPS, min_size=5, max_size=40))
-    def run(steps):
+    @given(taken=st.lists(steps, min_size=5, max_size=40))
+    def run(taken):
         redis_client.flushdb()
         with kombu.Connection(broker_url, transport_options={"delivery_limit": None}) as connection:
             channel = connection.channel()
             declare(channel, "q", arguments=arguments)
             declare(channel, "other")
-            queue = Queue(channel, redis_client, concurrency, fair, strict, delays)
-            for name, *values in steps:
+            queue = kind(channel, redis_client, concurrency, fair, strict, delays)
+            for name, *values in taken:
                 getattr(queue, name)(*values)
                 queue.check()
             queue.end()
 
     run()
+
+
+@pytest.mark.parametrize("examples", [15, pytest.param(300, marks=pytest.mark.weekly)])
+@pytest.mark.parametrize("case", CASES)
+def test_groups_keep_their_limits_their_order_and_their_turns(case, examples, redis_client, broker_url):
+    hold(Queue, case, STEPS, examples, redis_client, broker_url)

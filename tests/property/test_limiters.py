@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import kombu
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from celery_redis_plus.broker.arguments.limiters import LimiterRule
 from celery_redis_plus.broker.queues.limiters import set_limiter_rule
 from celery_redis_plus.keys import Keys
-from tests.property.test_groups import CASES, HOUR, NUMBERS, STEPS, Queue
+from tests.property.test_groups import NUMBERS, STEPS, Queue, hold
 from tests.support.checking import found
-from tests.support.inbox import declare
 from tests.support.waiting import wait_until
 
 # Hypothesis sees that the maintenance thread draws its pauses while a strategy draws, and takes it for the strategy's doing.
@@ -97,26 +94,4 @@ class LimitedQueue(Queue):
 @pytest.mark.parametrize("examples", [15, pytest.param(300, marks=pytest.mark.weekly)])
 @pytest.mark.parametrize("case", ["plain", "one", "one, delays", "fair, two"])
 def test_limiters_let_through_what_they_may_and_no_more(case, examples, redis_client, broker_url):
-    concurrency, fair, strict, delays = CASES.get(case, (None, False, False, False))
-    arguments = {
-        **({"x-group-concurrency": concurrency} if concurrency else {}),
-        **({"x-fair": True} if fair else {}),
-        **({"x-event-log": True} if "delays" in case else {}),
-        **({"x-retry-policy": f"linear first={HOUR}"} if delays else {}),
-    }
-
-    @settings(max_examples=examples, deadline=None, phases=[Phase.generate], suppress_health_check=[HealthCheck.too_slow])
-    @given(steps=st.lists(LIMITED_STEPS, min_size=5, max_size=40))
-    def run(steps):
-        redis_client.flushdb()
-        with kombu.Connection(broker_url, transport_options={"delivery_limit": None}) as connection:
-            channel = connection.channel()
-            declare(channel, "q", arguments=arguments)
-            declare(channel, "other")
-            queue = LimitedQueue(channel, redis_client, concurrency, fair, strict, delays)
-            for name, *values in steps:
-                getattr(queue, name)(*values)
-                queue.check()
-            queue.end()
-
-    run()
+    hold(LimitedQueue, case, LIMITED_STEPS, examples, redis_client, broker_url)

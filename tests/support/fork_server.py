@@ -62,7 +62,6 @@ PRELOADED = (
     "kombu.matcher",
     "kombu.pidbox",
 )
-LARGEST_REQUEST = 1 << 20
 #: Modules that sleep when a prefork pool ends, whatever has happened: a child for 1 s, then its worker for 0.5 s.
 PAUSING = ("billiard.pool", "celery.concurrency.prefork")
 LONGEST_PAUSE_S = 0.05

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.rotation import FILE_VARIABLE, FileProvider, Rotation
+from tests.integration.celery.rotation import FILE_VARIABLE, FileProvider, Rotation
 from tests.support.servers import new_server
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def test_no_task_fails_while_the_credentials_are_rotated(
     provider = FileProvider(rotation.path)
     url = own_server.url()
     app = celery_app("configured", url, broker_transport_options={"credential_provider": provider})
-    options = {"credential_provider": "tests.support.rotation:FileProvider"}
+    options = {"credential_provider": "tests.integration.celery.rotation:FileProvider"}
     worker = celery_worker(
         "configured", url, pool=pool, quiet=False, config={"broker_transport_options": options},
         env={FILE_VARIABLE: str(rotation.path)},

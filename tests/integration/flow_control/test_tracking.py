@@ -218,7 +218,7 @@ def test_of_five_subscribers_one_rejects_and_one_is_killed(connection, channel, 
     with ExitStack() as stack:
         processes = {}
         for queue, action in actions.items():
-            command = ("tests.support.subscriber_process", broker_url, queue, action)
+            command = ("tests.integration.flow_control.subscriber_process", broker_url, queue, action)
             processes[queue] = stack.enter_context(forked(*command))
             stack.callback(processes[queue].kill)
         for process in processes.values():

@@ -12,10 +12,10 @@ import kombu
 import pytest
 from kombu.exceptions import ChannelError
 
+from tests.integration.lost.role_process import FULL, MINE, NEWS, PLAYED
 from tests.support.apps import JOURNAL_DB
 from tests.support.fork_server import fork_server
 from tests.support.inbox import declare, publish
-from tests.support.role_process import FULL, MINE, NEWS, PLAYED
 from tests.support.waiting import wait_until
 
 #: Seconds after a death, or after the next process came, by which a role is free again, with all defaults.
@@ -35,7 +35,7 @@ def play(own_server, tmp_path, journal_client):
 
     def start(role):
         with (tmp_path / f"{role}.log").open("ab") as log:
-            process = fork_server().start(["tests.support.role_process", role, own_server.url()], os.environ, log)
+            process = fork_server().start(["tests.integration.lost.role_process", role, own_server.url()], os.environ, log)
         started.append(process)
 
         def kill():

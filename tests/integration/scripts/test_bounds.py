@@ -1,7 +1,7 @@
 """What one script call looks at is bounded, on a broker with 10,000 queues, 2,000 consumers, 5,000 bindings.
 
 Queues have 15,000 messages in each place, more than a call may look at; 200,000 with `--weekly`. Each call is made
-by a script that counts what it looks at and fails beyond the bound (`tests/support/bounding.py`). The server's own time of the
+by a script that counts what it looks at and fails beyond the bound (`bounding.py`). The server's own time of the
 longest call of each script is printed, never asserted: `pytest -s`.
 """
 
@@ -23,9 +23,9 @@ from celery_redis_plus.broker.queues.listing import search_headers
 from celery_redis_plus.connection.command_connection import CommandConnection
 from celery_redis_plus.scripts import Script, script
 from tests.integration.scripts import workshop
+from tests.integration.scripts.bounding import MESSAGE, bounded
 from tests.integration.scripts.test_failing_scripts import SCENARIOS, Scenario
 from tests.integration.scripts.test_headers import NAMES
-from tests.support.bounding import MESSAGE, bounded
 from tests.support.clock import scripts_read_a_key
 from tests.support.filling import fill
 

@@ -10,7 +10,7 @@ from celery_redis_plus.connection.connector import Connector
 from celery_redis_plus.errors import AuthenticationFailed, InvalidAddress, MasterNotFound, ServerUnreachable
 from celery_redis_plus.options import Options
 from celery_redis_plus.testing.server import EmbeddedServer
-from tests.support.fake_sentinel import fake_sentinels, url_of
+from tests.integration.sentinel.fake_sentinel import fake_sentinels, url_of
 from tests.support.waiting import wait_until
 
 
