@@ -83,6 +83,20 @@ def test_messages_of_a_group_go_in_their_order(connect_shards, connect_more, url
         assert [body for body in found if body[0] == group] == [f"{group}{number:03}" for number in range(120)]
 
 
+@pytest.mark.parametrize("for_s", [None, 3600])
+def test_a_paused_queue_stays_paused_in_its_new_shard(connect_shards, url, for_s):
+    channel = connect_shards().channel()
+    queue = next(name for name in QUEUES if shard_of(name, MORE) != shard_of(name, SHARDS))
+    declare(channel, queue)
+    publish(channel, queue, "x")
+    with admin_of_url(url) as admin:
+        admin.pause(queue, "an import runs", for_s)
+    assert raised(url) == 1
+    with admin_of_url(url.replace(f"={SHARDS}", f"={MORE}")) as admin:
+        pause = admin.paused(queue)
+        assert (pause.reason, pause.until is None) == ("an import runs", for_s is None)
+
+
 def raise_for(url, seconds):
     """Raise the number, and leave what takes longer."""
     until = time.monotonic() + seconds
