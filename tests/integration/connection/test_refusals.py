@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import logging
-import time
 from pathlib import Path
 
 import pytest
@@ -33,6 +32,15 @@ def refused(connection, connector, ask, *command):
     with pytest.raises(redis_errors.RedisError) as caught:
         ask(connection, *command)
     return translate(caught.value, connector.address)
+
+
+def error_of_a_read(connection, connector, ask):
+    """Return our error for a read; None where the server answers it."""
+    try:
+        ask(connection, "GET", "key")
+    except redis_errors.RedisError as exc:
+        return translate(exc, connector.address)
+    return None
 
 
 def test_a_server_before_7_0_is_refused_and_not_retried(old_server, connect):
@@ -170,13 +178,7 @@ def test_a_server_that_loads_its_data_is_waited_for(start_server, connect, ask):
     connection, reloading = connector.open(), connector.open()
     reloading.send_command("DEBUG", "RELOAD", "NOSAVE")
 
-    def error_of_a_read():
-        try:
-            ask(connection, "GET", "key:1")
-        except redis_errors.RedisError as exc:
-            return translate(exc, connector.address)
-
-    error = wait_until(error_of_a_read)
+    error = wait_until(lambda: error_of_a_read(connection, connector, ask))
     assert type(error) is errors.ServerLoading
     assert isinstance(error, redis_errors.BusyLoadingError)
 
@@ -186,8 +188,7 @@ def test_a_script_that_takes_long_makes_others_try_again(start_server, connect, 
     connector = connect(server.url())
     connection, busy = connector.open(), connector.open()
     busy.send_command("EVAL", "while true do end", "0")
-    time.sleep(0.2)  # the script has the server to itself; nobody can ask whether it is busy yet
-    error = refused(connection, connector, ask, "GET", "key")
+    error = wait_until(lambda: error_of_a_read(connection, connector, ask))
     ask(connection, "SCRIPT", "KILL")
     assert type(error) is errors.ServerUnavailable
     assert "BUSY" in str(error)
