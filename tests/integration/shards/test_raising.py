@@ -83,6 +83,17 @@ def test_messages_of_a_group_go_in_their_order(connect_shards, connect_more, url
         assert [body for body in found if body[0] == group] == [f"{group}{number:03}" for number in range(120)]
 
 
+def test_a_raise_looks_like_a_flush_to_no_process(connect_shards, url, redis_client):
+    def ids():
+        return {key: redis_client.get(key).split(b".")[1] for key in redis_client.keys("*database_id")}
+
+    declare(connect_shards().channel(), *QUEUES)
+    before = ids()
+    assert len(before) == SHARDS
+    raised(url)
+    assert before.items() <= ids().items()
+
+
 @pytest.mark.parametrize("for_s", [None, 3600])
 def test_a_paused_queue_stays_paused_in_its_new_shard(connect_shards, url, for_s):
     channel = connect_shards().channel()
