@@ -129,3 +129,16 @@ def test_a_rule_of_another_kind_that_was_set_before_the_first_message_does_not_h
     queue.run("set_limiter", [queue.keys.limiter_rules], "a", "", "100/s burst=5", 9)
     publish(queue, "a:concurrency=1", *BODIES[:3])
     assert taken(queue) == 1
+
+
+def test_tokens_are_booked_anew_when_others_have_had_as_many(queue):
+    costly, cheap = (Limiter.parse(f"a:4/s burst=4 cost={cost}") for cost in (4, 1))
+
+    def is_taken(limiter):
+        return take(queue.commands, queue.keys, limiter, taker_of("q", "tag", "1")) == 0
+
+    assert [is_taken(costly), is_taken(costly)] == [True, False]
+    queue.clock.advance(1000)
+    assert [is_taken(cheap), is_taken(costly), is_taken(costly)] == [False, True, False]
+    queue.clock.advance(250)
+    assert is_taken(cheap)
