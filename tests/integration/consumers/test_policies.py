@@ -453,6 +453,13 @@ def test_a_policy_that_a_queue_refuses_is_tried_again_with_each_look(connect, op
     assert operator.arguments("q") == policy
 
 
+def test_a_leader_looks_again_when_a_policy_ends(connect, operator):
+    looks = Looks(operator, connect().channel())
+    operator.set_policy("q", {"x-max-length": 5}, "for a while", for_s=5)
+    looks.look(1)
+    assert looks.task.next_run_at <= clock.now_s() + 5
+
+
 def test_a_leader_whose_call_fails_goes_on_with_the_same_queue(connect, operator, monkeypatch):
     channel = connect().channel()
     declare(channel, "q1", "q2")

@@ -179,3 +179,13 @@ def test_an_option_that_is_not_allowed_names_itself(options, error, shop):
 
 def _bad(user, amount=0):
     del user, amount
+
+
+def test_tables_are_the_same_whatever_the_order_of_their_keys(app):
+    crp.configure_app(app)
+
+    @app.task(name="table", shared=False, unique="while-queued")
+    def table(values):
+        """Nothing is left to do."""
+
+    assert table.delay({"a": 1, "b": 2}).id == table.delay({"b": 2, "a": 1}).id
