@@ -177,6 +177,15 @@ def test_a_concurrency_frees_its_place_with_every_end(how, channel):
     assert get(channel, 1, "r") == ["a2"]
 
 
+def test_a_concurrency_frees_its_place_while_a_failed_message_waits(channel):
+    declare(channel, "q", arguments={"x-retry-policy": "constant first=3600000"})
+    publish(channel, "q", "a1", "a2", headers=limited("a:concurrency=1"))
+    first = channel.basic_get("q")
+    assert get(channel, 1) == [None]
+    first.requeue()
+    assert get(channel, 1) == ["a2"]
+
+
 def test_a_cost_takes_as_many_tokens(channel):
     declare(channel, "q")
     publish(channel, "q", "a1", headers=limited("a:1/h burst=10 cost=7"))

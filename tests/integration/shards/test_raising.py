@@ -16,7 +16,7 @@ from celery_redis_plus.broker.queues.groups import GroupRule
 from celery_redis_plus.cli.main import main
 from celery_redis_plus.connection.persistent_connection import PersistentConnection
 from celery_redis_plus.connection.shard_layout import shard_of
-from celery_redis_plus.errors import OptionError, ShardsRaised
+from celery_redis_plus.errors import OptionError, QueueFull, ShardsRaised
 from celery_redis_plus.shards import raising, shard_state
 from tests.integration.shards.conftest import SHARDS
 from tests.support.dead_letters import dead_letters_of
@@ -81,6 +81,17 @@ def test_messages_of_a_group_go_in_their_order(connect_shards, connect_more, url
         assert {one.group: one.rule for one in admin.groups(queue)} == {"c": GroupRule(paused=True)}
     for group in "ab":
         assert [body for body in found if body[0] == group] == [f"{group}{number:03}" for number in range(120)]
+
+
+def test_bytes_that_came_along_count(connect_shards, connect_more, url):
+    queue = next(name for name in QUEUES if shard_of(name, MORE) != shard_of(name, SHARDS))
+    limits = {"x-max-length-bytes": 4000, "x-overflow": "reject-publish"}
+    channel = connect_shards().channel()
+    declare(channel, queue, arguments=limits)
+    publish(channel, queue, *["x" * 1500] * 2)
+    assert raised(url) == 2
+    with pytest.raises(QueueFull):
+        publish(connect_more().channel(), queue, "x" * 1500)
 
 
 def test_a_raise_looks_like_a_flush_to_no_process(connect_shards, url, redis_client):
