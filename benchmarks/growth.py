@@ -111,7 +111,7 @@ class Site:
                     written = [pack_call(publish.sha, keys, call) for call in calls]
                 else:
                     keys = (*self.keys.publish_ordinary, producer)
-                    written = [pack_call(publish.sha, keys, (count, 1000, "", *((FILLER, 255) * count)))]
+                    written = [pack_call(publish.sha, keys, (count, 1000, "", *((FILLER, 255, "", "") * count)))]
                 connection.sendall(b"".join(written))
                 for _ in written:
                     while (reply := reader.gets()) is False:

@@ -38,11 +38,11 @@ OPERATIONS = {
         ),
         Operation(
             "publish a batch",
-            "Store messages in one queue, all or none.",
+            "Store messages in one queue, all or none; not those that another message stands for.",
             ("broker/publishing/publish_batch.py:BatchPublisher.to_queues",),
             ("publish_batch",),
             "none → ready",
-            f"{NO_QUEUE}, `REDECLARED`, `ONE_BY_ONE` where only `publish` may",
+            f"{NO_QUEUE}, `REDECLARED`, `ONE_BY_ONE` where only `publish` may; of single messages `DUPLICATE`",
         ),
         Operation(
             "publish to dead letters",

@@ -17,7 +17,7 @@ def send_many(signatures: Iterable[Any], *, producer: Any = None, batch_size: An
     """Publish tasks, groups or other signatures in batches; return their results, in their order.
 
     A batch is one round trip, and one script call for up to 100 messages of a queue. Delayed, expiring and deduplicated tasks are
-    published one by one, and so are those of queues with limits or events. With kombu 5.6, which has no batches, all are.
+    published one by one, and so are those of queues with limits. With kombu 5.6, which has no batches, all are.
 
     Args:
         signatures: such as `add.s(1, 2)`; a generator is not read at once.

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from celery_redis_plus.shards.credit import PartChannel
     from celery_redis_plus.shards.parts import Shards
     from celery_redis_plus.transport.kombu_message import Message as DeliveredMessage
+    from celery_redis_plus.transport.publish_batch import OnConfirmed
 
 logger = logging.getLogger(__name__)
 
@@ -99,9 +100,9 @@ class ShardsChannel(DeclaringChannel):
         self._of_name[routing_key] = self._parts[number]
         return found
 
-    def create_publish_batch(self, max_size: int) -> ShardsPublishBatch:
+    def create_publish_batch(self, max_size: int, on_confirmed: OnConfirmed | None = None) -> ShardsPublishBatch:
         """Return a batch for kombu's `Producer.batch` (kombu 5.7): at most `max_size` messages of a shard wait in it."""
-        return ShardsPublishBatch(self, max_size)
+        return ShardsPublishBatch(self, max_size, on_confirmed)
 
     # -- consume ----------------------------------------------------------------------------------------------------------
 

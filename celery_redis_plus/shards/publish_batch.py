@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from celery_redis_plus.transport.publish_batch import PublishBatch
+from celery_redis_plus.transport.publish_batch import OnConfirmed, PublishBatch
 
 if TYPE_CHECKING:
     from celery_redis_plus.shards.parts import PartedChannel
@@ -14,8 +14,9 @@ if TYPE_CHECKING:
 class ShardsPublishBatch:
     """The messages that one producer publishes in one batch. kombu calls its methods, from one thread."""
 
-    def __init__(self, channel: PartedChannel, max_size: int) -> None:
+    def __init__(self, channel: PartedChannel, max_size: int, on_confirmed: OnConfirmed | None) -> None:
         """Collect messages for `flush`, at most `max_size` for each shard; others are published on `channel`."""
+        self._on_confirmed = on_confirmed
         self.channel = channel
         self._max_size = max_size
         self._batches: dict[int, PublishBatch] = {}
@@ -27,12 +28,15 @@ class ShardsPublishBatch:
             raise RuntimeError("the publish batch was closed, or discarded")
         if exchange:
             self.flush()
-            return self.channel.basic_publish(message, exchange=exchange, routing_key=routing_key, **kwargs)
+            duplicate_of = self.channel.basic_publish(message, exchange=exchange, routing_key=routing_key, **kwargs)
+            if self._on_confirmed is not None:
+                self._on_confirmed(message, duplicate_of)
+            return duplicate_of
         part = self.channel.of_queue(routing_key)
         number = part.number
         batch = self._batches.get(number)
         if batch is None:
-            batch = self._batches[number] = part.create_publish_batch(self._max_size)
+            batch = self._batches[number] = part.create_publish_batch(self._max_size, self._on_confirmed)
             batch.flush_before = self.flush
         return batch.publish(message, "", routing_key, **kwargs)
 

@@ -116,23 +116,22 @@ def _sending(destination: Destination) -> Any:
     def send(batches: Iterable[Any]) -> Iterator[Any]:
         import pyarrow as pa
 
-        count = 0
         with OnceSender(destination.resolved_url(), prefix=destination.prefix, remember_s=destination.remember_s) as sender:
             for batch in batches:
                 for row in batch.to_pylist():
                     try:
-                        count += _send(sender, row, destination)
+                        _send(sender, row, destination)
                     except UnreadableMessageError as unreadable:
                         logger.warning(
                             "message %s of queue %r is not replayed, it cannot be read: %r", row["id"], row["queue"],
                             unreadable.error, extra={"queue": row["queue"], "tag": row["id"]},
                         )  # fmt: skip
-        yield pa.record_batch({"sent": pa.array([count], pa.int64())})
+        yield pa.record_batch({"sent": pa.array([sender.stored], pa.int64())})
 
     return send
 
 
-def _send(sender: OnceSender, row: dict[str, Any], destination: Destination) -> bool:
+def _send(sender: OnceSender, row: dict[str, Any], destination: Destination) -> None:
     line, _, body = row["payload"].partition(BODY_SEPARATOR)
     envelope = read_envelope(line)
     headers, properties = replayed(envelope["headers"], envelope["properties"])
@@ -141,7 +140,7 @@ def _send(sender: OnceSender, row: dict[str, Any], destination: Destination) -> 
     if "retries" in headers:
         # It starts as a first try: a retry's message would exist beside the earlier one.
         headers["retries"] = 0
-    return sender.send(
+    sender.send(
         destination.queue or row["queue"],
         str(uuid.uuid5(NAMESPACE, f"replay:{destination.name}:{row['queue']}:{row['id']}")),
         body,

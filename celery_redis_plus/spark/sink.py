@@ -26,6 +26,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import TimestampNTZType
 
+from celery_redis_plus.broker.publishing.publish_batch import MESSAGES_A_CALL
 from celery_redis_plus.errors import InvalidArgument, OptionError
 from celery_redis_plus.spark.sink_options import SinkOptions
 from celery_redis_plus.transport.once_sender import OnceSender
@@ -89,18 +90,19 @@ class _TaskWriter:
     def write(self, iterator: Iterator[Row]) -> WriterCommitMessage:
         """Send a task for each row of a partition."""
         options = self.options
-        rows, known, begun = 0, 0, time.monotonic()
+        begun, limit = time.monotonic(), options.rate_limit
+        # With a limit, no row waits for others for more than a second.
+        batch = MESSAGES_A_CALL if limit is None else min(MESSAGES_A_CALL, max(1, int(limit)))
         sender = OnceSender(
-            options.resolved_url(), prefix=options.prefix, remember_s=options.dedup_ttl, patience_s=options.patience
+            options.resolved_url(), prefix=options.prefix, remember_s=options.dedup_ttl, patience_s=options.patience, batch=batch
         )
         with sender:
-            for row in iterator:
+            for rows, row in enumerate(iterator, 1):
                 queue, identity, body, headers, properties = task_message(row, options, self.utc)
-                known += not sender.send(queue, identity, body, headers=headers, properties=properties)
-                rows += 1
-                if options.rate_limit:
-                    time.sleep(max(0.0, begun + rows / options.rate_limit - time.monotonic()))
-        return Sent(rows, known)
+                sender.send(queue, identity, body, headers=headers, properties=properties)
+                if limit:
+                    time.sleep(max(0.0, begun + rows / limit - time.monotonic()))
+        return Sent(sender.stored + sender.known, sender.known)
 
     def commit(self, messages: Any, *batch: int) -> None:  # noqa: ARG002 - Spark gives the signature
         """Tell of rows that were not sent, as the broker knew them; there is nothing to commit.

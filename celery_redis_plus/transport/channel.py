@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from celery_redis_plus.consumer.publisher_session import PublisherSession
     from celery_redis_plus.consumer.queue_consumers import QueueConsumers
     from celery_redis_plus.transport.kombu_message import Message as DeliveredMessage
-    from celery_redis_plus.transport.publish_batch import PublishBatch
+    from celery_redis_plus.transport.publish_batch import OnConfirmed, PublishBatch
     from celery_redis_plus.transport.qos import QoS as PrefetchLimit
 
 #: The handle of a tracked delivery: `transport.api.Delivery`.
@@ -238,11 +238,11 @@ class Channel(virtual.Channel):
             raise NotSupported("NOT_IMPLEMENTED - immediate=True is not supported, as in RabbitMQ; allowed is mandatory=True")
         return self._publisher.publish(message, exchange, routing_key, mandatory=mandatory)
 
-    def create_publish_batch(self, max_size: int) -> PublishBatch:
+    def create_publish_batch(self, max_size: int, on_confirmed: OnConfirmed | None = None) -> PublishBatch:
         """Return a batch for kombu's `Producer.batch` (kombu 5.7): at most `max_size` messages wait in it."""
         from celery_redis_plus.transport.publish_batch import PublishBatch
 
-        return PublishBatch(self, max_size, publisher=self._publisher)
+        return PublishBatch(self, max_size, publisher=self._publisher, on_confirmed=on_confirmed)
 
     # -- consume ----------------------------------------------------------------------------------------------------------
 

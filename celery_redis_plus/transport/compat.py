@@ -52,10 +52,15 @@ def decoded_body(message: Any) -> Any:
 
 def batch_publish_error(text: str) -> Exception:
     """Return kombu's error for a batch of which something is not published; kombu 5.6 has neither batches nor the error."""
+    return batch_publish_error_class()(text)
+
+
+def batch_publish_error_class() -> type[Exception]:
+    """Return the class of kombu's error for a batch; where kombu has none, that of its errors of connections."""
     from kombu import exceptions
 
     kind: type[Exception] = getattr(exceptions, "BatchPublishError", exceptions.OperationalError)
-    return kind(text)
+    return kind
 
 
 class SocketOwner:

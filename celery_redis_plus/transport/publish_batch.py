@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,14 +15,16 @@ from celery_redis_plus.transport import compat
 from celery_redis_plus.transport.amqp_errors import CONNECTION_ERRORS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
+    from celery_redis_plus.stored_message import Outgoing
     from celery_redis_plus.transport.publishing import ExchangePublisher
 
 #: How often a lost connection is opened anew for what it left in doubt: as often as Celery retries a publish by default.
 RECONNECTS = 3
 #: Seconds before the first of these, and by how many each later one comes later.
 RECONNECT_INTERVAL_S = 0.2
+
+#: Called with a message, as kombu has it, that is published, and the id of the one that stands for it already, or None.
+OnConfirmed = Callable[[dict[str, Any], str | None], None]
 
 
 @dataclass(slots=True, eq=False)
@@ -35,19 +38,25 @@ class _Waiting(BatchedMessage):
 class PublishBatch:
     """The messages that one producer publishes in one batch. kombu calls its methods, from one thread."""
 
-    def __init__(self, channel: Any, max_size: int, *, publisher: ExchangePublisher) -> None:
+    def __init__(
+        self, channel: Any, max_size: int, *, publisher: ExchangePublisher, on_confirmed: OnConfirmed | None = None
+    ) -> None:  # fmt: skip
         """Collect messages for `flush`.
 
         Args:
             channel: kombu asks for it; messages that no batch takes are published on it.
             max_size: so many messages at most wait for `flush`.
             publisher: prepares its messages, and publishes those by themselves that have to be.
+            on_confirmed: called with each message, and with the id of the one that stands for it already, or None. Without
+                it, who publishes a deduplicated message is told at once: such a message does not wait.
         """
         self.channel = channel
         self._max_size = max_size
         session = channel.session
-        self._batches = BatchPublisher(session.commands, session.keys, dedup_window_s=session.options.publish_dedup_window)
+        window_s = session.options.publish_dedup_window
+        self._batches = BatchPublisher(session.commands, session.keys, session.publisher, dedup_window_s=window_s)
         self._publisher = publisher
+        self._on_confirmed = on_confirmed
         self._waiting: list[_Waiting] = []
         self._over = False
         #: Publishes what has to be there before a message that is published by itself.
@@ -64,19 +73,30 @@ class PublishBatch:
         outgoing = None
         if not exchange and not kwargs.get("immediate"):
             outgoing = self._publisher.prepare_for_batch(message, routing_key)
-        if outgoing is None or not self._batches.takes(outgoing):
+        if outgoing is None or not self._takes(outgoing):
             self.flush_before()
-            return self.channel.basic_publish(message, exchange=exchange, routing_key=routing_key, **kwargs)
+            duplicate_of = self.channel.basic_publish(message, exchange=exchange, routing_key=routing_key, **kwargs)
+            if self._on_confirmed is not None:
+                self._on_confirmed(message, duplicate_of)
+            return duplicate_of
         mandatory = bool(kwargs.get("mandatory"))
         self._waiting.append(_Waiting(routing_key, outgoing, PublishAttempt(), message, mandatory))
         if len(self._waiting) >= self._max_size:
             self.flush()
         return None
 
+    def _takes(self, outgoing: Outgoing) -> bool:
+        told_at_once = outgoing.deduplication is not None and self._on_confirmed is None
+        return not told_at_once and self._batches.takes(outgoing)
+
+    def _tell(self, one: _Waiting) -> None:
+        if self._on_confirmed is not None:
+            self._on_confirmed(one.given, one.attempt.duplicate_of)
+
     def flush(self) -> None:
         """Publish what waits, and return when the server has confirmed it.
 
-        Messages to queues with limits or events, or to queues that have to be declared again, are published by themselves, as
+        Messages to queues with limits, or to queues that have to be declared again, are published by themselves, as
         `Channel.basic_publish` does. So are all after a lost connection: those that the server has are not stored again. If a
         queue that blocks stays full for `publish_timeout`, the rest of its messages are not published.
 
@@ -87,6 +107,9 @@ class PublishBatch:
         if not waiting:
             return
         left, failure = self._batches.to_queues(waiting)
+        for one in waiting:
+            if one.attempt.done:
+                self._tell(one)
         unpublished = 0
         stuck: set[str] = set()
         for place, one in enumerate(left):
@@ -103,6 +126,7 @@ class PublishBatch:
                     interval_start=RECONNECT_INTERVAL_S,
                     interval_step=RECONNECT_INTERVAL_S,
                 )
+                self._tell(one)
             except CONNECTION_ERRORS as error:
                 failure, unpublished = error, unpublished + len(left) - place
                 break

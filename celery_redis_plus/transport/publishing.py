@@ -87,12 +87,13 @@ class ExchangePublisher:
         Raises as `publish` does.
         """
         properties, publisher = message["properties"], self._connection.publisher
-        if ATTEMPT in properties or TRACK in properties or publisher.waits_for_replicas or not publisher.is_ordinary(queue):
+        if ATTEMPT in properties or TRACK in properties or publisher.waits_for_replicas or publisher.is_bounded(queue):
             return None
         if not PASSED_ON.issuperset(properties):
             check_properties(properties, message["headers"], LOCAL_PROPERTIES)
         properties["delivery_info"] = {**properties.get("delivery_info", {}), "exchange": "", "routing_key": queue}
-        return self._outgoing(message, queue)
+        # The caller may change these dicts before the batch is published.
+        return self._outgoing({**message, "headers": dict(message["headers"]), "properties": dict(properties)}, queue)
 
     def publish_prepared(
         self, message: dict[str, Any], prepared: Outgoing, queue: str, attempt: PublishAttempt, *, mandatory: bool

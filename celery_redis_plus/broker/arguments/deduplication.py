@@ -80,6 +80,11 @@ def deduplication_of(headers: Mapping[str, Any], keys: QueueKeys) -> bytes | Non
     return f"{scope} {ttl} {task_id} ".encode() + _key(keys, name)
 
 
+def only_asks(deduplication: bytes) -> bool:
+    """Return whether a message with this argument only asks for one that stands: it neither replaces one nor is a retry."""
+    return deduplication.partition(b" ")[0].decode() in SCOPES
+
+
 def delay_of(headers: Mapping[str, Any]) -> str:
     """Return how long a message with a deduplication id waits for newer ones, as a publisher's eta (`+ms`); empty: not at all.
 

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from redis.exceptions import NoScriptError, RedisError
 
+from celery_redis_plus.broker.arguments.deduplication import only_asks, read_duplicate
 from celery_redis_plus.broker.publishing.publish_scripts import PublishScript
+from celery_redis_plus.broker.publishing.publisher import DUPLICATE, NEED_METADATA, description_of
 from celery_redis_plus.stored_message import BODY_SEPARATOR, LARGE_BODY
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.publishing.attempt import PublishAttempt
+    from celery_redis_plus.broker.publishing.publisher import Publisher
     from celery_redis_plus.connection.command_connection import CommandConnection
     from celery_redis_plus.connection.persistent_connection import Argument
     from celery_redis_plus.keys import Keys
@@ -41,8 +44,8 @@ class _Call(Generic[M]):
     """What one script call takes."""
 
     queue: str
-    #: The record that the messages depend on; empty: on none.
-    queue_id: bytes
+    #: The record that messages of it depend on; empty: none does.
+    queue_id: bytes = b""
     messages: list[M] = field(default_factory=list)
     size: int = 0
     #: A producer of its own: a call that is stored says nothing about those before it in the same write, which may be refused.
@@ -57,19 +60,33 @@ class _Call(Generic[M]):
         for number, one in enumerate(self.messages, 1):
             one.attempt.mark_unknown(self.queue, self.producer, number)
 
+    def confirm(self, reply: list[bytes]) -> list[bytes]:
+        """Note what became of each message; return what the records of their numbers have in place of the producer's id."""
+        stored = []
+        for number, (one, answer) in enumerate(zip(self.messages, reply, strict=True), 1):
+            one.attempt.confirm(self.queue)
+            if one.message.deduplication is not None and answer.startswith(DUPLICATE):
+                one.attempt.duplicate_of, one.attempt.duplicate_task = read_duplicate(answer.removeprefix(DUPLICATE))
+            else:
+                stored.append(b"%b:%d" % (self.producer, number))
+        return [self.producer] if len(stored) == len(self.messages) else stored
+
 
 class BatchPublisher:
     """Publishes batches over one connection."""
 
-    def __init__(self, commands: CommandConnection, keys: Keys, *, dedup_window_s: float) -> None:
-        """Publish over `commands`; the server remembers a producer for `dedup_window_s` seconds."""
+    def __init__(self, commands: CommandConnection, keys: Keys, publisher: Publisher, *, dedup_window_s: float) -> None:
+        """Publish over `commands`, as `publisher` does; the server remembers a producer for `dedup_window_s` seconds."""
         self._commands = commands
+        self._event_logged = publisher.event_logged
         self._window_ms = int(dedup_window_s * 1000)
         self._publish = PublishScript("publish_batch", keys, lambda of: of.publish_ordinary)
 
     def takes(self, message: Outgoing) -> bool:
         """Return whether a message can be published in a batch: one that is due at once, and has nothing that needs a look."""
-        return not (message.eta or message.life or message.deduplication or message.limited or len(message.body) > LARGE_BODY)
+        if message.deduplication is not None and not only_asks(message.deduplication):
+            return False
+        return not (message.eta or message.life or message.limited or len(message.body) > LARGE_BODY)
 
     def to_queues(self, batch: Sequence[M]) -> tuple[list[M], Exception | None]:
         """Put messages into their queues, in one write, those of a queue in their order.
@@ -78,6 +95,14 @@ class BatchPublisher:
         failed, or the server refused. The attempts of the others have confirmed. Where the outcome is unknown, their attempts say
         so: such a message is stored once, however often it is published with its attempt.
         """
+        left, failure, undescribed = self._publish_once(batch)
+        if undescribed:
+            further, error, _ = self._publish_once(undescribed)
+            left, failure = left + further, failure or error
+        return left, failure
+
+    def _publish_once(self, batch: Sequence[M]) -> tuple[list[M], Exception | None, list[M]]:
+        """Publish as `publish`; return the messages, too, to whose queues their descriptions have to be sent along."""
         commands, calls = self._commands, list(_calls(batch))
         with commands.exclusive():
             try:
@@ -86,47 +111,51 @@ class BatchPublisher:
                 if commands.outcome_unknown:
                     for call in calls:
                         call.mark_unknown()
-                return list(batch), error
+                return list(batch), error, []
         left: list[M] = []
+        undescribed: list[M] = []
         failure: Exception | None = None
-        self._forget_producers(call for call, reply in zip(calls, replies, strict=True) if isinstance(reply, list))
+        over: list[bytes] = []
         for call, reply in zip(calls, replies, strict=True):
             if isinstance(reply, list):
-                for one in call.messages:
-                    one.attempt.confirm(call.queue)
+                over += [self._publish.keys(call.queue, producer)[-1] for producer in call.confirm(reply)]
+            elif reply == NEED_METADATA and call.queue not in self._event_logged:
+                undescribed += call.messages
             else:
                 left += call.messages
                 if isinstance(reply, Exception) and not isinstance(reply, NoScriptError):
                     failure = failure or reply
-        return left, failure
-
-    def _forget_producers(self, confirmed: Iterable[_Call[M]]) -> None:
-        """Have the server forget the producers of calls that it has confirmed, with the next write: no retry will ask for them.
-
-        Else each batch would leave a key for the whole dedup window.
-        """
-        keys = [self._publish.keys(call.queue, call.producer)[-1] for call in confirmed]
-        if keys:
-            self._commands.command_nowait("UNLINK", *keys, done=lambda _reply, _error: None, buffered=True)
+                    # An event that cannot be written is an error behind what is stored.
+                    call.mark_unknown()
+        self._event_logged.update(one.queue for one in undescribed)
+        if over:
+            # No retry will ask for them; else each batch would leave a key for the whole dedup window.
+            commands.command_nowait("UNLINK", *over, done=lambda _reply, _error: None, buffered=True)
+        return left, failure, undescribed
 
     def _packed(self, call: _Call[M]) -> tuple[Argument, ...]:
         keys = self._publish.keys(call.queue, call.producer)
         arguments: list[Argument] = [len(call.messages), self._window_ms, call.queue_id]
         for one in call.messages:
-            arguments += (b"%b%b%b" % (one.message.envelope, BODY_SEPARATOR, one.message.body), one.message.rank)
+            message = one.message
+            payload = b"%b%b%b" % (message.envelope, BODY_SEPARATOR, message.body)
+            described = description_of(message) if call.queue in self._event_logged else b""
+            arguments += (payload, message.rank, message.deduplication or b"", described)
         return "EVALSHA", self._publish.script.sha, len(keys), *keys, *arguments
 
 
 def _calls(batch: Sequence[M]) -> Iterator[_Call[M]]:
-    """Split messages into what one script call can take."""
+    """Split messages into what one script call can take. One that depends on no record goes with those that depend on any."""
     calls: dict[str, _Call[M]] = {}
     for one in batch:
         call = calls.get(one.queue)
-        if call is not None and (call.full or call.queue_id != one.message.queue_id):
+        needed = one.message.queue_id
+        if call is not None and (call.full or (call.queue_id and needed and call.queue_id != needed)):
             yield calls.pop(one.queue)
             call = None
         if call is None:
-            call = calls[one.queue] = _Call(one.queue, one.message.queue_id)
+            call = calls[one.queue] = _Call(one.queue)
+        call.queue_id = call.queue_id or needed
         call.messages.append(one)
         call.size += len(one.message.body) + len(one.message.envelope)
     yield from calls.values()

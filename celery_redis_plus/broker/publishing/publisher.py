@@ -156,9 +156,9 @@ class Publisher:
             attempt.tags[queue] = reply.decode()
         return True
 
-    def is_ordinary(self, queue: str) -> bool:
-        """Return whether a queue has neither limits nor events, as far as this publisher knows."""
-        return queue not in self.event_logged and (self._bounded is None or queue not in self._bounded.queues)
+    def is_bounded(self, queue: str) -> bool:
+        """Return whether a queue has limits, as far as this publisher knows."""
+        return self._bounded is not None and queue in self._bounded.queues
 
     def to_dead_letters(self, queue: str, message: Outgoing, attempt: PublishAttempt, reason: str, keep: int) -> None:
         """Put a message without a recipient straight among the dead letters of `queue`, which keeps `keep` at most.
@@ -186,7 +186,7 @@ class Publisher:
         self, queue: str, message: Outgoing, attempt: PublishAttempt, publish: PublishScript, more: tuple[bytes, ...] = ()
     ) -> Any:  # fmt: skip
         """Run a script that publishes, with `more` than the common arguments."""
-        last: tuple[bytes, ...] = (_description(message),) if queue in self.event_logged else UNDESCRIBED
+        last: tuple[bytes, ...] = (description_of(message),) if queue in self.event_logged else UNDESCRIBED
         if message.deduplication is not None and publish is not self._publish_dead:
             last = (*last, message.deduplication)
         with self._commands.exclusive():
@@ -417,5 +417,6 @@ def _rank(message: Outgoing) -> bytes:
     return b"%d %b" % (message.rank, message.queue_id) if message.queue_id else b"%d" % message.rank
 
 
-def _description(message: Outgoing) -> bytes:
+def description_of(message: Outgoing) -> bytes:
+    """Return what the event `published` says of a message."""
     return NO_DESCRIPTION if message.describe is None else message.describe().encode("utf-8", "surrogateescape")

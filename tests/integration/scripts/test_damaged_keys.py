@@ -157,7 +157,7 @@ def test_a_batch_that_cannot_be_stored_counts_as_not_published(redis_client):
     queue = broker.keys.queue("q")
     keys = [queue.meta, queue.ready, queue.message, queue.wakeup, queue.producer + b"p"]
     with pytest.raises(ResponseError, match="WRONGTYPE"):
-        broker.commands.call(script("publish_batch"), keys, 2, 900_000, "", b"{}\nnew", 255, b"{}\nnew2", 255)
+        broker.commands.call(script("publish_batch"), keys, 2, 900_000, "", b"{}\nnew", 255, "", "", b"{}\nnew2", 255, "", "")
     assert redis_client.hget("meta:{q}", "published") == b"1"
     assert redis_client.zcard("queue:{q}") == len(redis_client.keys("message:*")) == 1
     broker.commands.close()

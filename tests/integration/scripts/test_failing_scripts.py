@@ -75,9 +75,14 @@ def replace(shop: Workshop, body: bytes) -> None:
         shop.run("publish_bounded", keys, *arguments, limits, "0 0 me ", "", deduplication)
 
 
-def publish_batch(shop: Workshop) -> None:
+def publish_batch(shop: Workshop, *ids: bytes) -> None:
+    """Publish a message for each of the deduplication ids; an empty one is none."""
     keys = [shop.q.meta, shop.q.ready, shop.q.message, shop.q.wakeup, shop.q.producer + b"p"]
-    shop.run("publish_batch", keys, 2, 900_000, "", b"{}\nnew", 255, b"{}\nnew2", 255)
+    arguments: list[Any] = []
+    for number, name in enumerate(ids):
+        deduplication = b"ttl 60000 * " + shop.q.dedup + name if name else b""
+        arguments += (b"{}\nnew%d" % number, 255, deduplication, "")
+    shop.run("publish_batch", keys, len(ids), 900_000, "", *arguments)
 
 
 def take_from_kombu(shop: Workshop, eta: str = "0") -> None:
@@ -197,7 +202,11 @@ SCENARIOS: dict[str, list[Scenario]] = {
         Scenario(lambda shop: replace(shop, b"new"), bodies("old"), before=lambda shop: replace(shop, b"old")),
     ],
     "publish_ordinary": [Scenario(lambda shop: shop.publish(b"new", ordinary=True))],
-    "publish_batch": [Scenario(publish_batch)],
+    "publish_batch": [
+        Scenario(lambda shop: publish_batch(shop, b"", b"")),
+        Scenario(lambda shop: publish_batch(shop, b"one", b"two", b"")),
+        Scenario(lambda shop: publish_batch(shop, b"old", b"one", b"one", b""), before=lambda shop: publish_batch(shop, b"old")),
+    ],
     "publish_bounded": [
         Scenario(lambda shop: shop.publish(b"new"), arguments=LIMITED),
         Scenario(lambda shop: shop.publish(b"new", eta="+1000"), arguments=LIMITED),

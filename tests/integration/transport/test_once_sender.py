@@ -8,10 +8,11 @@ import time
 import kombu
 import pytest
 
-from celery_redis_plus.errors import PublishRefused
+from celery_redis_plus.errors import InvalidPriority, PublishRefused
 from celery_redis_plus.events import read_entry
 from celery_redis_plus.keys import Keys
 from celery_redis_plus.transport.once_sender import OnceSender
+from tests.support.lost_replies import lose_the_replies
 
 
 @pytest.fixture
@@ -36,11 +37,13 @@ def bounded(broker_url):
 
 
 def test_an_identity_is_stored_once_by_whomever_it_is_sent(broker_url):
-    with OnceSender(broker_url) as first, OnceSender(broker_url) as second:
-        assert first.send("once", "a", b'"1"')
-        assert not first.send("once", "a", b'"1"')
-        assert not second.send("once", "a", b'"1"')
-        assert second.send("once", "b", b'"2"')
+    with OnceSender(broker_url) as first:
+        first.send("once", "a", b'"1"')
+        first.send("once", "a", b'"1"')
+    with OnceSender(broker_url, batch=1) as second:
+        second.send("once", "a", b'"1"')
+        second.send("once", "b", b'"2"')
+    assert [(sender.stored, sender.known) for sender in (first, second)] == [(1, 1), (1, 1)]
     with kombu.Connection(broker_url) as connection, connection.SimpleQueue("once") as queue:
         assert queue.qsize() == 2
 
@@ -74,9 +77,65 @@ def test_a_full_queue_holds_the_sender_back_and_nothing_is_lost(bounded, broker_
 
 def test_a_queue_that_stays_full_is_an_error_after_the_patience(bounded, broker_url):
     with OnceSender(broker_url, patience_s=0.1) as sender:
-        for number in range(3):
-            assert sender.send("bounded", str(number), b"1")
+        for number in range(5):
+            sender.send("bounded", str(number), b"1")
         with pytest.raises(PublishRefused):
-            sender.send("bounded", "4", b"1")
-        assert bounded(1) == [1]
-        assert sender.send("bounded", "4", b"1"), "a refused message is not known"
+            sender.flush()
+        assert sender.stored == 3
+        assert bounded(2) == [1, 1]
+    assert (sender.stored, sender.known) == (5, 0), "a refused message is not known"
+
+
+def evalshas(client):
+    return client.info("commandstats").get("cmdstat_evalsha", {"calls": 0})["calls"]
+
+
+@pytest.mark.parametrize("event_log", [False, True])
+def test_a_hundred_messages_are_one_call_whatever_their_priorities(connect, broker_url, redis_client, event_log):
+    kombu.Queue("once", durable=True)(connect(event_log=event_log).channel()).declare()
+    with OnceSender(broker_url) as sender:
+        for start in (0, 100, 100):
+            before = evalshas(redis_client)
+            for number in range(start, start + 100):
+                sender.send("once", str(number), b"1", properties={"priority": number % 10})
+            calls = evalshas(redis_client) - before
+    assert calls == 1, "the first batch learns of the queue, and its events"
+    assert (sender.stored, sender.known) == (200, 100)
+    keys = Keys("").queue("once")
+    assert redis_client.zcard(keys.ready) == 200
+    assert redis_client.xlen(keys.events) == 200 * event_log
+
+
+def test_messages_before_one_that_is_wrong_are_sent(broker_url, redis_client):
+    sender = OnceSender(broker_url)
+    for number in range(3):
+        sender.send("once", str(number), b"1", properties={"priority": 300 if number == 2 else 0})
+    with pytest.raises(InvalidPriority):
+        sender.flush()
+    assert sender.stored == redis_client.zcard(Keys("").queue("once").ready) == 2
+    sender.close()
+
+
+@pytest.mark.parametrize("arrived", [True, False])
+def test_what_was_known_is_counted_although_a_reply_was_lost(broker_url, redis_client, monkeypatch, arrived):
+    with OnceSender(broker_url) as sender:
+        for number in range(0, 10, 2):
+            sender.send("once", str(number), b"1")
+        sender.flush()
+        lose_the_replies(monkeypatch, arrived=arrived)
+        for number in range(10):
+            sender.send("once", str(number), b"1")
+    assert (sender.stored, sender.known) == (10, 5)
+    assert redis_client.zcard(Keys("").queue("once").ready) == 10
+
+
+def test_batches_that_are_confirmed_leave_only_what_they_remember(connect, broker_url, redis_client):
+    kombu.Queue("once", durable=True)(connect().channel()).declare()
+    with OnceSender(broker_url) as sender:
+        for number in (*range(20), *range(10, 30)):
+            sender.send("once", str(number), b"1")
+            if number == 19:
+                sender.flush()
+    assert (sender.stored, sender.known) == (30, 10)
+    assert redis_client.keys("producer:*") == []
+    assert len(redis_client.keys("dedup:*")) == 30

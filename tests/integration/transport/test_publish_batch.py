@@ -10,6 +10,7 @@ import pytest
 
 from celery_redis_plus.errors import ServerUnreachable
 from tests.support.inbox import declare
+from tests.support.lost_replies import lose_the_replies
 
 batches = pytest.importorskip("kombu.exceptions", reason="kombu 5.6 has no batches")
 if not hasattr(batches, "BatchPublishError"):
@@ -26,23 +27,6 @@ def bodies(channel, queue):
     while (message := channel.basic_get(queue, no_ack=True)) is not None:
         found.append(message.payload)
     return found
-
-
-def lose_the_replies(producer, monkeypatch, *, arrived):
-    """Have the connection cut within the next batch: after the server has executed it, or before."""
-    commands = producer.channel.session.commands
-    pipeline = commands.pipeline
-
-    def cut(*arguments):
-        monkeypatch.undo()
-        if arrived:
-            pipeline(*arguments)
-        error = ConnectionResetError("cut")
-        commands.abort(error)
-        commands.outcome_unknown = True
-        raise error
-
-    monkeypatch.setattr(commands, "pipeline", cut)
 
 
 def evalshas(client):
@@ -186,7 +170,7 @@ def test_the_scripts_of_the_server_may_be_flushed(producer, redis_client):
 def test_a_batch_whose_reply_is_lost_is_stored_once(producer, monkeypatch, arrived):
     declare(producer.channel, "q")
     producer.publish("before", routing_key="q")
-    lose_the_replies(producer, monkeypatch, arrived=arrived)
+    lose_the_replies(monkeypatch, arrived=arrived)
     with producer.batch():
         for number in range(5):
             producer.publish(number, routing_key="q")
@@ -234,7 +218,7 @@ def test_a_refused_call_is_not_stored_by_the_next_one_of_its_queue(producer, red
     producer.channel.queue_purge("q")
     # As another process leaves it that has deleted and declared it again.
     redis_client.hset("meta:{q}", "id", "77")
-    lose_the_replies(producer, monkeypatch, arrived=True)
+    lose_the_replies(monkeypatch, arrived=True)
     with producer.batch():
         producer.publish("depends on the record", routing_key="q", priority=5)
         producer.publish("plain", routing_key="q")
