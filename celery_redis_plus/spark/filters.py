@@ -17,11 +17,16 @@ if TYPE_CHECKING:
 CLOCK_MARGIN_MS = 60_000
 
 _COMPARISONS = {
-    spark.EqualTo: pc.equal,
-    spark.GreaterThan: pc.greater,
-    spark.GreaterThanOrEqual: pc.greater_equal,
-    spark.LessThan: pc.less,
-    spark.LessThanOrEqual: pc.less_equal,
+    getattr(spark, name): compare
+    for name, compare in {
+        "EqualTo": pc.equal,
+        "GreaterThan": pc.greater,
+        "GreaterThanOrEqual": pc.greater_equal,
+        "LessThan": pc.less,
+        "LessThanOrEqual": pc.less_equal,
+    }.items()
+    # PySpark 4.0 hands no filters over.
+    if hasattr(spark, name)
 }
 
 

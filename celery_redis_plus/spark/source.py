@@ -10,13 +10,13 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from celery_redis_plus.errors import InvalidArgument
 from celery_redis_plus.event_log import readers
 from celery_redis_plus.events import entry_id
 from celery_redis_plus.shards.event_logs import events_at
 from celery_redis_plus.spark.filters import Pushed
+from celery_redis_plus.spark.older_pyspark import HAS_LIMITS, SupportsTriggerAvailableNow, check_options, limit_of, most_rows
 from celery_redis_plus.spark.partition_reader import read_range
 from celery_redis_plus.spark.read_plan import Offset, Planner
 from celery_redis_plus.spark.schema import EVENTS_DDL
@@ -43,12 +43,17 @@ class CeleryRedisSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002 - Spark gives the signature
         """Return the batch reader. Spark refuses one that takes filters while its own switch is off, hence two classes."""
-        options = SourceOptions.from_mapping(self.options)
+        options = self._checked()
         return FilteringReader(options) if options.push_filters else EventReader(options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002 - as above
         """Return the stream reader."""
-        return StreamReader(SourceOptions.from_mapping(self.options))
+        return StreamReader(self._checked())
+
+    def _checked(self) -> SourceOptions:
+        options = SourceOptions.from_mapping(self.options)
+        check_options(options)
+        return options
 
 
 def _opened(options: SourceOptions, *, partial: bool = False) -> EventLogs:
@@ -127,13 +132,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.options = options
         self._goal: Offset | None = None
         self._committed: Offset | None = None
+        #: Where the last micro-batch ended, for a Spark that does not say it.
+        self._reached: Offset = {}
         self._held: Planner | None = None
         #: When the last micro-batch was planned.
         self._planned_at: float | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the connection behind."""
-        return {"options": self.options, "_goal": None, "_committed": None, "_held": None, "_planned_at": None}
+        return {"options": self.options, "_goal": None, "_committed": None, "_reached": {}, "_held": None, "_planned_at": None}
 
     @property
     def _planner(self) -> Planner:
@@ -146,24 +153,27 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return where a query without a checkpoint begins, and register the reader there."""
         start = self._planner.start("latest")
         self._commit(start, trim=False)
+        self._reached = start
         return start
 
-    def getDefaultReadLimit(self) -> ReadLimit:
+    def getDefaultReadLimit(self) -> Any:
         """Return `maxOffsetsPerTrigger` as Spark's own kind of limit."""
-        limit = self.options.max_offsets_per_trigger
-        return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
+        return limit_of(self.options.max_offsets_per_trigger)
 
-    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
+    def latestOffset(self, start: Offset | None = None, limit: Any = None) -> Offset:
         """Return how far the next micro-batch goes. Everything up to `start` is in the commit log by now.
 
-        Spark calls `commit` only when there is a next micro-batch, so not for the last one of an availableNow run.
+        Spark calls `commit` only when there is a next micro-batch, so not for the last one of an availableNow run. Before 4.2 it
+        gives neither `start` nor `limit`.
         """
+        if start is None:
+            self._reached = self._planner.advance(self._reached, None)
+            return self._reached
         if start != self._committed:
             self.commit(start)
         if self._waits_for_more(start):
             return start
-        rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        end = self._planner.advance(start, rows, self._goal)
+        end = self._planner.advance(start, most_rows(limit), self._goal)
         if end != start:
             self._planned_at = time.monotonic()
         return end
@@ -187,6 +197,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
         """Return what each task reads of a micro-batch."""
+        if not HAS_LIMITS and (ended := {queue: start[queue] for queue in start.keys() - end.keys()}):
+            # After a restart, `latestOffset` does not know of a queue whose event log has ended meanwhile.
+            known = self._planner.advance(ended, None)
+            end = {queue: position for queue, position in known.items() if queue in ended} | end
         return [InputPartition(partition) for partition in self._planner.partitions(start, end)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -115,12 +115,12 @@ class SourceOptions:
         "A batch ends before the first event of this time; goes before `endingOffsets`.",
     )
     max_offsets_per_trigger: int | None = option(
-        _COUNT, None, "Read about this many events in a micro-batch, over all queues.", unit="events"
+        _COUNT, None, "Read about this many events in a micro-batch, over all queues. PySpark 4.2 or later.", unit="events"
     )
     min_offsets_per_trigger: int | None = option(
         _COUNT,
         None,
-        "Begin a micro-batch only when so many events wait, over all queues, or `maxTriggerDelay` is over.",
+        "Begin a micro-batch only when so many events wait, over all queues, or `maxTriggerDelay` is over. PySpark 4.2 or later.",
         unit="events",
     )
     max_trigger_delay: float = option(
@@ -153,7 +153,8 @@ class SourceOptions:
     push_filters: bool = option(
         kinds.flag(),
         False,
-        "Read only what the query's filters want (batch only); needs `spark.sql.python.filterPushdown.enabled=true`.",
+        "Read only what the query's filters want (batch only); needs "
+        "`spark.sql.python.filterPushdown.enabled=true`, and PySpark 4.1 or later.",
     )
 
     @classmethod

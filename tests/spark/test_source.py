@@ -23,7 +23,7 @@ from celery_redis_plus.spark.manifest import files
 from celery_redis_plus.spark.read_plan import Planner
 from celery_redis_plus.spark.source import StreamReader
 from celery_redis_plus.spark.source_options import SourceOptions
-from tests.support.event_streams import START_MS, add_events, lives
+from tests.support.event_streams import START_MS, add_events, end_log, lives
 from tests.support.streaming import finish
 
 LIVES = lives(2000)
@@ -148,16 +148,6 @@ def test_a_micro_batch_over_many_queues_makes_one_file(spark, broker_url, redis_
     ingest.run_once(spark, tmp_path, {"url": broker_url})
     (file,) = files(tmp_path, "events")
     assert parquet.read_metadata(file).num_rows == total
-
-
-def end_log(client, keys, queue):
-    """End an event log as the sweep does, days after its last event."""
-    info = client.xinfo_stream(keys.queue(queue).events)
-    epoch, last = info["last-generated-id"].decode().split("-")
-    client.hset(keys.queue(queue).events_meta, mapping={"ended": f"{epoch}:{last} ", "removed": info["entries-added"]})
-    client.hdel(keys.queue(queue).events_meta, "epoch")
-    client.unlink(keys.queue(queue).events)
-    client.srem(keys.event_logs, queue)
 
 
 def test_a_queue_whose_log_has_ended_leaves_the_offset_with_its_numbers(broker_url, redis_client):

@@ -144,3 +144,13 @@ def _add(client: redis.Redis, key: bytes, batch: Sequence[Event], epoch: int, *,
             fields[events.PAYLOAD_FIELD] = payload
         pipeline.xadd(key, fields, id=f"{epoch}-1" if fresh and place == 0 else f"{epoch}-*")
     pipeline.execute()
+
+
+def end_log(client: redis.Redis, keys: Keys, queue: str) -> None:
+    """End an event log as the sweep does, days after its last event."""
+    info = client.xinfo_stream(keys.queue(queue).events)
+    epoch, last = info["last-generated-id"].decode().split("-")
+    client.hset(keys.queue(queue).events_meta, mapping={"ended": f"{epoch}:{last} ", "removed": info["entries-added"]})
+    client.hdel(keys.queue(queue).events_meta, "epoch")
+    client.unlink(keys.queue(queue).events)
+    client.srem(keys.event_logs, queue)
