@@ -28,13 +28,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     ingest.add_argument(
         "--once", action="store_true", help="read what is there now, and stop; otherwise go on until SIGTERM or Ctrl-C"
     )
-    ingest.add_argument("--interval", type=float, default=10.0, metavar="SECONDS", help="between two micro-batches")
+    ingest.add_argument("--interval", type=float, default=10.0, metavar="SECONDS", help="between two micro-batches (default: 10)")
     # It is a part of `run`: it prints no line a batch, and ends with its standard input.
     ingest.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     aggregate = jobs.add_parser("aggregate", help="bring messages, queues, tasks and workers up to date with events")
     aggregate.add_argument("--rebuild", action="store_true", help="rebuild all of them")
     service = jobs.add_parser("run", help="ingest, aggregate and compact in one service, until SIGTERM or Ctrl-C")
-    service.add_argument("--fresh", type=float, default=30.0, metavar="SECONDS", help="between two aggregations")
+    service.add_argument("--fresh", type=float, default=30.0, metavar="SECONDS", help="between two aggregations (default: 30)")
     service.add_argument("--listen", default="", metavar="HOST:PORT", help="serve /health and Prometheus' /metrics there")
     _add_bounds(ingest, service)
     for job in (ingest, service):
@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         job.add_argument("--allow-data-loss", action="store_true", help="go on when events were trimmed before they were read")
     report = jobs.add_parser("report", help="write one HTML file about a period")
     _add_report(report)
-    compact = jobs.add_parser("compact", help="put the many small files of `events` into few")
+    compact = jobs.add_parser("compact", help="leave one file, or a few large ones, of each table and day")
     expire = jobs.add_parser("expire", help="remove old days from the tables")
     span = expire.add_mutually_exclusive_group(required=True)
     span.add_argument("--before", type=date.fromisoformat, metavar="DATE", help="the first day that stays, UTC")
@@ -82,6 +82,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         job.add_argument(
             "--root", required=True, metavar="DIR", help="the folder of the tables, or a URL such as s3://lake/celery"
         )
+    # The others need no Spark.
+    for job in (ingest, aggregate, service, check, replay):
         job.add_argument("--master", default="local[2]", help="where Spark runs (default: %(default)s; '' as spark-submit says)")
         job.add_argument("--conf", action="append", default=[], metavar="NAME=VALUE", help="a Spark setting")
         job.add_argument("--verbose", action="store_true", help="show Spark's own log")
@@ -118,7 +120,7 @@ def _add_bounds(ingest: argparse.ArgumentParser, service: argparse.ArgumentParse
 
 def _add_report(report: argparse.ArgumentParser) -> None:
     """Add what a report is about, and where it goes."""
-    report.add_argument("--output", type=Path, default=Path("report.html"), metavar="FILE")
+    report.add_argument("--output", type=Path, default=Path("report.html"), metavar="FILE", help="default: %(default)s")
     report.add_argument("--period", default="..", metavar="FROM..TO", help="dates or times in UTC (default: everything)")
     report.add_argument("--against", metavar="FROM..TO", help="another period to compare with")
     report.add_argument("--data", type=Path, metavar="DIR", help="write the figures there too, as Parquet and CSV")

@@ -27,6 +27,9 @@ _JVM_GONE = (
     "--conf spark.driver.memory=2g gives it more"
 )
 
+#: Jobs on what an ingest has stored.
+_ON_TABLES = frozenset({"aggregate", "compact", "expire", "forget", "publish", "check", "replay"})
+
 Say = Callable[[str], None]
 
 
@@ -52,7 +55,7 @@ def run(arguments: argparse.Namespace, say: Say = print) -> int:
     }[arguments.job]
     check_packages(spark=False)
     # Before Spark starts, which takes ten seconds.
-    settings = dict(_setting(text, "--conf") for text in arguments.conf)
+    settings = dict(_setting(text, "--conf") for text in vars(arguments).get("conf", ()))
     if arguments.job == "replay" or (arguments.job in {"ingest", "run"} and ingest_engine(arguments) == "spark"):
         check_installed()
     _check(arguments)
@@ -99,6 +102,9 @@ class _Spark:
 
 def _check(arguments: argparse.Namespace) -> None:
     arguments.root = opened(arguments.root)
+    # A wrong path would else be made, and one that `expire` has nothing to remove from is no error.
+    if arguments.job in _ON_TABLES and arguments.root.is_empty():
+        raise TablesUnusable(f"nothing is in {arguments.root}: correct --root, or run `celery-redis-plus spark ingest` first")
     if arguments.job == "replay":
         folder_of(arguments.root, NO_JAVA_READER)
     elif arguments.job in {"ingest", "run"} and ingest_engine(arguments) == "spark":
@@ -309,8 +315,10 @@ def main() -> int:
     """Run a job as `spark-submit` starts it; see `submit.py`."""
     parser = argparse.ArgumentParser(prog="celery-redis-plus spark")
     add_arguments(parser)
+    arguments = parser.parse_args(sys.argv[1:] or ["--help"])
+    arguments.master = ""
     try:
-        return run(parser.parse_args(["--help"] if len(sys.argv) < 2 else [*sys.argv[1:], "--master", ""]))
+        return run(arguments)
     except CeleryRedisPlusError as error:
         sys.stderr.write(f"celery-redis-plus spark: {error}\n")
         return 1

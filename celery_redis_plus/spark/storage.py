@@ -83,6 +83,10 @@ class Storage(ABC):
         """Return the names of the folders in a folder, without its own."""
         return [info.base_name for _, info in self._infos(under, recursive=False) if not info.is_file]
 
+    def is_empty(self) -> bool:
+        """Return whether nothing is in the place, or it is not there."""
+        return not self._infos("", recursive=False)
+
     def size(self, name: str) -> int | None:
         """Return how many bytes a file has; None where it is not there."""
         with self.told():

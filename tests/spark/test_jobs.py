@@ -165,6 +165,26 @@ def test_bad_input_is_one_clear_line(job, words, message):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("aggregate",), ("compact",), ("expire", "--keep-days", "9"), ("forget", "--where", "true"), ("check",),
+        ("publish", "--to", "file:///tmp/copy"), ("replay", "--url", "redis://127.0.0.1:1"),
+    ],
+)  # fmt: skip
+def test_a_folder_that_is_not_there_is_not_made(job, tmp_path, words):
+    with pytest.raises(TablesUnusable, match=r"nothing is in .*tables: correct --root, or run `celery-redis-plus spark ingest`"):
+        job(*words)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("words", [("compact",), ("expire", "--keep-days", "9"), ("delta",), ("sql", "SELECT 1"), ("report",)])
+def test_a_job_that_needs_no_spark_takes_no_setting_of_it(job, words, capsys):
+    with pytest.raises(SystemExit):
+        job(*words, "--master", "spark://x:7077")
+    assert "unrecognized arguments: --master" in capsys.readouterr().err
+
+
 def test_a_broker_without_an_archive_is_told_so(job, broker_url):
     with pytest.raises(NoEvents, match="event_log=True"):
         job("ingest", "--url", broker_url)

@@ -28,6 +28,7 @@ print(pyarrow.default_memory_pool().backend_name)
 
 def test_a_job_of_the_command_line_takes_memory_from_the_c_library(tmp_path):
     pytest.importorskip("pyspark", reason="needs the extra `spark`, as the command does")
+    (tmp_path / "checkpoint").mkdir()
     ran = subprocess.run([sys.executable, "-c", PROGRAM, str(tmp_path)], capture_output=True, text=True, check=False, timeout=120)
     assert ran.stdout.splitlines() == ["nothing to compact", "system"], ran.stderr
 
