@@ -142,7 +142,7 @@ ROLES = (
         "reader",
         "Reads the event log and keeps its position there: `celery-redis-plus events`, the Spark pipeline.",
         ("commit_events",),
-        ("eval", "get", "hdel", "hgetall", "hmget", "smembers", "time", "xinfo|stream", "xrange"),
+        ("eval", "get", "hdel", "hgetall", "hmget", "memory|usage", "smembers", "time", "xinfo|stream", "xrange"),
         events_only=True,
     ),
 )

@@ -34,6 +34,7 @@ def check_options(options: SourceOptions) -> None:
     """
     needs = {
         "maxOffsetsPerTrigger": (options.max_offsets_per_trigger is not None, HAS_LIMITS, "4.2"),
+        "maxBytesPerTrigger": (options.max_bytes_per_trigger is not None, HAS_LIMITS, "4.2"),
         "minOffsetsPerTrigger": (options.min_offsets_per_trigger is not None, HAS_LIMITS, "4.2"),
         "pushFilters": (options.push_filters, HAS_FILTERS, "4.1"),
     }

@@ -192,6 +192,18 @@ class Planner:
         start = moved(start, numberings, self.log.queue_of)
         return sum(n.total - self._position(n, start.get(queue)) for queue, n in numberings.items())
 
+    def rows_of(self, start: Offset, size: int) -> int:
+        """Return about how many events after `start` take `size` bytes in Redis, one at least; those of a queue count alike."""
+        numberings = self.numberings()
+        start = moved(start, numberings, self.log.queue_of)
+        waiting = {queue: n.total - max(n.trimmed, self._position(n, start.get(queue))) for queue, n in numberings.items()}
+        weight = 0.0
+        for own, keys in self.log.parts([queue for queue, count in waiting.items() if count > 0]):
+            taken = own.ask([("MEMORY", "USAGE", of.events) for of in keys.values()])
+            for queue, used in zip(keys, taken, strict=True):
+                weight += waiting[queue] * (used or 0) / (numberings[queue].total - numberings[queue].trimmed)
+        return max(1, int(size * sum(waiting.values()) / weight)) if weight else 1
+
     def _of_offset(self, offset: Offset) -> dict[str, Offsets]:
         """Return what the wanted queues have, and those of an offset whose event logs have ended, while that is known."""
         queues = self.log.queues(self.options.queues)

@@ -173,7 +173,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self.commit(start)
         if self._waits_for_more(start):
             return start
-        end = self._planner.advance(start, most_rows(limit), self._goal)
+        rows = most_rows(limit)
+        if self.options.max_bytes_per_trigger is not None:
+            fitting = self._planner.rows_of(start, self.options.max_bytes_per_trigger)
+            rows = fitting if rows is None else min(rows, fitting)
+        end = self._planner.advance(start, rows, self._goal)
         if end != start:
             self._planned_at = time.monotonic()
         return end

@@ -117,6 +117,12 @@ class SourceOptions:
     max_offsets_per_trigger: int | None = option(
         _COUNT, None, "Read about this many events in a micro-batch, over all queues. PySpark 4.2 or later.", unit="events"
     )
+    max_bytes_per_trigger: int | None = option(
+        _COUNT,
+        None,
+        "Read about so many bytes in a micro-batch, by what the streams take in Redis on average. PySpark 4.2 or later.",
+        unit="bytes",
+    )
     min_offsets_per_trigger: int | None = option(
         _COUNT,
         None,

@@ -45,7 +45,12 @@ def reader(broker_url):
 
 @pytest.mark.parametrize(
     ("name", "value", "since"),
-    [("maxOffsetsPerTrigger", "5", "4.2"), ("minOffsetsPerTrigger", "5", "4.2"), ("pushFilters", "true", "4.1")],
+    [
+        ("maxOffsetsPerTrigger", "5", "4.2"),
+        ("maxBytesPerTrigger", "5", "4.2"),
+        ("minOffsetsPerTrigger", "5", "4.2"),
+        ("pushFilters", "true", "4.1"),
+    ],
 )
 def test_what_it_lacks_is_told_with_the_version_that_has_it(older, name, value, since):
     options = SourceOptions.from_mapping({"url": "redis://h", name: value})

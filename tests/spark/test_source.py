@@ -87,6 +87,24 @@ def test_a_micro_batch_waits_for_events_but_not_for_ever(redis_client, broker_ur
     reader.stop()
 
 
+def test_a_micro_batch_has_about_so_many_bytes(redis_client, broker_url):
+    add_events(redis_client, "big", [event for event in LIVES if event.event == "published"][:200], payload=bytes(10_000))
+    add_events(redis_client, "small", LIVES[:200])
+
+    def first(**options):
+        given = {"url": broker_url, "startingOffsets": "earliest", **options}
+        reader = StreamReader(SourceOptions.from_mapping(given))
+        end = reader.latestOffset(reader.initialOffset(), reader.getDefaultReadLimit())
+        reader.stop()
+        return {queue: int(position.partition("-")[2]) for queue, position in end.items()}
+
+    found = first(maxBytesPerTrigger="500000")
+    assert 30 <= found["big"] <= 60, "10 kB each"
+    assert first(maxBytesPerTrigger="500000", maxOffsetsPerTrigger="10") == {"big": 5, "small": 5}
+    assert first(maxBytesPerTrigger="500000", queues="small") == {"small": 200}
+    assert sum(first(maxBytesPerTrigger="1").values()) <= 2, "one at least"
+
+
 @pytest.mark.parametrize(
     ("text", "seconds"), [("15m", 900), ("1.5 s", 1.5), ("250ms", 0.25), ("90", 90), ("2h", 7200), ("1d", 86400)]
 )
