@@ -10,7 +10,7 @@ from kombu.utils.functional import retry_over_time
 
 from celery_redis_plus.broker.publishing.attempt import PublishAttempt
 from celery_redis_plus.broker.publishing.publish_batch import BatchedMessage, BatchPublisher
-from celery_redis_plus.errors import PublishTimedOut
+from celery_redis_plus.errors import PublishRefused, PublishTimedOut
 from celery_redis_plus.transport import compat
 from celery_redis_plus.transport.amqp_errors import CONNECTION_ERRORS
 
@@ -47,8 +47,9 @@ class PublishBatch:
             channel: kombu asks for it; messages that no batch takes are published on it.
             max_size: so many messages at most wait for `flush`.
             publisher: prepares its messages, and publishes those by themselves that have to be.
-            on_confirmed: called with each message, and with the id of the one that stands for it already, or None. Without
-                it, who publishes a deduplicated message is told at once: such a message does not wait.
+            on_confirmed: called with each message, and with the id of the one that stands for it already, or None; the others
+                are published again: once a queue has refused one, those behind it are not tried, so that their order stays.
+                Without it, who publishes a deduplicated message is told at once: such a message does not wait.
         """
         self.channel = channel
         self._max_size = max_size
@@ -131,8 +132,8 @@ class PublishBatch:
                 failure, unpublished = error, unpublished + len(left) - place
                 break
             except Exception as error:  # noqa: BLE001 - each message has an outcome of its own
-                if isinstance(error, PublishTimedOut):
-                    # The others would wait as long, one after the other.
+                # The others would wait as long, one after the other; or overtake this one.
+                if isinstance(error, PublishTimedOut if self._on_confirmed is None else PublishRefused):
                     stuck.add(one.queue)
                 failure = error if not unpublished else failure
                 unpublished += 1

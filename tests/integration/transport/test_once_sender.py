@@ -8,6 +8,7 @@ import time
 import kombu
 import pytest
 
+from celery_redis_plus.broker.publishing.publisher import Publisher
 from celery_redis_plus.errors import InvalidPriority, PublishRefused
 from celery_redis_plus.events import read_entry
 from celery_redis_plus.keys import Keys
@@ -84,6 +85,28 @@ def test_a_queue_that_stays_full_is_an_error_after_the_patience(bounded, broker_
         assert sender.stored == 3
         assert bounded(2) == [1, 1]
     assert (sender.stored, sender.known) == (5, 0), "a refused message is not known"
+
+
+def test_no_message_overtakes_one_that_a_full_queue_refused(bounded, broker_url, monkeypatch):
+    """Also in the first batch, which does not know of the limits: room is made behind the refusal."""
+    refused = []
+
+    def to_queue(publisher, *arguments):
+        try:
+            return original(publisher, *arguments)
+        except PublishRefused:
+            if not refused:
+                refused.append(None)
+                taken.extend(bounded(3))
+            raise
+
+    taken, original = [], Publisher.to_queue
+    monkeypatch.setattr(Publisher, "to_queue", to_queue)
+    with OnceSender(broker_url) as sender:
+        for number in range(6):
+            sender.send("bounded", str(number), str(number).encode())
+    assert refused
+    assert taken + bounded(3) == list(range(6))
 
 
 def evalshas(client):
