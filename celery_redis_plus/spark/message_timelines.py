@@ -160,13 +160,17 @@ class MessageTimelines:
         finished = np.isin(_LEADS_TO[self.event[self.ends]], (GONE, DEAD))
         published_at = column("published_at").take(first)
         described = {name: self._first_valid(name) for name in DESCRIPTION_TYPES}
+        reason = column("reason").take(last)
+        late = _seconds_between(described["eta"], first_delivery, tried)
+        # A worker gets a task that has expired, to revoke it, also before its eta.
+        revoked = pc.and_(pc.is_in(reason, pa.array(["expired", "revoked"])), pc.less(late, 0.0))
         return {
             "date": column("date").take(first),
             "queue": column("queue").take(first),
             "id": column("id").take(first),
             "state": self._shown(tried),
             "last_event": column("event").take(last),
-            "reason": column("reason").take(last),
+            "reason": reason,
             "error": self._last_valid(column("error").is_valid().to_numpy(), "error"),
             **described,
             "worker": self._last_valid(self.claims, "worker"),
@@ -182,7 +186,7 @@ class MessageTimelines:
             "wait_s": self._total(self.wait_s, self.waited),
             "run_s": self._total(self.run_s, self.ran),
             "total_s": _seconds_between(published_at, last_at, finished),
-            "late_s": _seconds_between(described["eta"], first_delivery, tried),
+            "late_s": pc.if_else(revoked, None, late),
         }
 
     def _total(self, seconds: NDArray[np.float64], counted: NDArray[np.bool_]) -> pa.Array:
