@@ -102,13 +102,13 @@ class _Spark:
 
 def _check(arguments: argparse.Namespace) -> None:
     arguments.root = opened(arguments.root)
-    # A wrong path would else be made, and one that `expire` has nothing to remove from is no error.
-    if arguments.job in _ON_TABLES and arguments.root.is_empty():
-        raise TablesUnusable(f"nothing is in {arguments.root}: correct --root, or run `celery-redis-plus spark ingest` first")
     if arguments.job == "replay":
         folder_of(arguments.root, NO_JAVA_READER)
     elif arguments.job in {"ingest", "run"} and ingest_engine(arguments) == "spark":
         folder_of(arguments.root, NO_JAVA_WRITER)
+    # A wrong path would else be made, and one that `expire` has nothing to remove from is no error.
+    if arguments.job in _ON_TABLES and arguments.root.is_empty():
+        raise TablesUnusable(f"nothing is in {arguments.root}: correct --root, or run `celery-redis-plus spark ingest` first")
     if arguments.job not in {"ingest", "run", "replay"}:
         return
     if arguments.url and urlsplit(arguments.url).password and not arguments.master.startswith("local"):
