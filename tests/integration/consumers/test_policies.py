@@ -422,7 +422,7 @@ class Looks:
 
     def look(self, epoch):
         self.leadership.epoch = epoch
-        self.task._look_at = 0.0  # noqa: SLF001
+        self.task.run_soon()
         self.task.run()
 
 
