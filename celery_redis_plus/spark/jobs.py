@@ -216,8 +216,8 @@ def _forget(_spark: _Spark, arguments: argparse.Namespace, say: Say) -> int:
     from celery_redis_plus.shards.event_logs import events_at
     from celery_redis_plus.spark.forgetting import forget
 
-    has_broker = arguments.url or arguments.url_env
-    with events_at(resolve_url(*broker_of(arguments)), arguments.prefix) if has_broker else nullcontext() as log:
+    url, url_env = arguments.url or "", arguments.url_env or ""
+    with events_at(resolve_url(url, url_env), arguments.prefix) if url or url_env else nullcontext() as log:
         done = forget(arguments.root, arguments.where, log, dry_run=arguments.dry_run)
     how = "would be removed" if arguments.dry_run else "removed"
     say(

@@ -85,7 +85,8 @@ class Storage(ABC):
 
     def is_empty(self) -> bool:
         """Return whether nothing is in the place, or it is not there."""
-        return not self._infos("", recursive=False)
+        # Not every store of Google's kind lists folders: where there are none, all files are asked for.
+        return not (self._infos("", recursive=False) or self._infos("", recursive=True))
 
     def size(self, name: str) -> int | None:
         """Return how many bytes a file has; None where it is not there."""
