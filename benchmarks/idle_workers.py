@@ -112,8 +112,8 @@ def pretend(client: Redis, workers: int) -> None:
     # Of another run of the server: the leader does not judge them.
     record = json.dumps({"run": "", "ids": [], "grace_s": 5, "sessions": [], "queues": [], "host": "", "pid": 0})
     with client.pipeline(transaction=False) as calls:
-        calls.zadd("heartbeats:{liveness}", dict.fromkeys(names, now_ms + PRETENDED_S * 1000))
-        calls.hset("processes:{liveness}", mapping=dict.fromkeys(names, record))
+        calls.zadd("heartbeats:{presence}", dict.fromkeys(names, now_ms + PRETENDED_S * 1000))
+        calls.hset("processes:{presence}", mapping=dict.fromkeys(names, record))
         calls.zadd(f"consumers:{{{TASK_QUEUE}}}", dict.fromkeys(names, now_ms), nx=True)
         for name in names:
             fields = {"process": name, "timeout": 60_000, "priority": 0, "state": "interested"}
@@ -124,7 +124,7 @@ def pretend(client: Redis, workers: int) -> None:
 def pretend_leader(client: Redis) -> None:
     """Have a process that does not exist lead for a while: the simulated ones follow, as the recorded one did."""
     lease = {"process": "pretended", "epoch": 1, "until": int((time.time() + PRETENDED_S / 2) * 1000), "asks": 2}
-    client.hset("leader:{liveness}", mapping=lease)
+    client.hset("leader:{presence}", mapping=lease)
 
 
 def watch(contender: Contender, address: str, workers: int) -> tuple[list[Step], float]:

@@ -79,7 +79,7 @@ _PARTS = re.compile(rb"([a-z_]+):\{(.*)\}(?::([^{}]*))?", re.DOTALL)
 def process_keys(prefix: str) -> tuple[bytes, bytes, bytes]:
     """Return the keys of the registry of processes: their records, when their next heartbeats are due, and which one leads."""
     processes, heartbeats, leader = (
-        encode_name(f"{prefix}{kind}:{{liveness}}") for kind in ("processes", "heartbeats", "leader")
+        encode_name(f"{prefix}{kind}:{{presence}}") for kind in ("processes", "heartbeats", "leader")
     )
     return processes, heartbeats, leader
 

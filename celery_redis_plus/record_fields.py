@@ -174,7 +174,7 @@ CONSUMER_FIELDS = {
     "timeout": "How long its process may be silent, ms.",
 }
 
-#: Fields of `leader:{liveness}`.
+#: Fields of `leader:{presence}`.
 LEADER_FIELDS = {
     "process": "The leader, as the registry of processes names it.",
     "epoch": "Grows with each new leader, and fences the earlier ones.",

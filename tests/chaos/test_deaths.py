@@ -25,7 +25,7 @@ SIDE_BY_SIDE = 5
 MARGIN_S = 2.0
 #: Seconds for one round, at most: where it takes longer than the promise, the figures say so.
 PATIENCE_S = 60.0
-PROCESSES = "processes:{liveness}"
+PROCESSES = "processes:{presence}"
 pytestmark = [pytest.mark.full_only, pytest.mark.judged(acks=HELD)]
 
 

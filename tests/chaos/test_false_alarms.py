@@ -21,7 +21,7 @@ POOLS = ["prefork", "threads", "solo"]
 #: Messages that each worker has.
 HELD = 4
 GRACE_S = Options().connection_lost_grace
-PROCESSES = "processes:{liveness}"
+PROCESSES = "processes:{presence}"
 PAUSE_S = 10.0
 CONNECTIONS = 200
 

@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.full_only, pytest.mark.judged(acks=0)]
 SETTLED_S, MEASURED_S = 20, 60
 #: Commands a second that the leader's looks may cost, all processes together. Without a grace there are heartbeats as well.
 MOST_COMMANDS = 1.5
-PROCESSES = "processes:{liveness}"
+PROCESSES = "processes:{presence}"
 #: Not of idle processes: the test's own, and what a script calls.
 CALLS = ("evalsha", "eval", "client|list", "info", "ping", "get", "bzmpop", "client|id", "client|setname", "hello", "script|load")
 

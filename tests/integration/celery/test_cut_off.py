@@ -33,7 +33,7 @@ def test_waiting_tasks_are_not_begun_and_the_running_one_ends_and_is_acked(pool,
             app.send_task("c.wait", ["cut", str(number)])
         wait_until(lambda: len(notes.started("cut")) == 1 and unacked() >= (1 if pool == "solo" else 4), 10, cut.tail)
         heir = celery_worker(pool="threads", concurrency=4, config=CONFIG)
-        wait_until(lambda: redis_client.zcard("heartbeats:{liveness}") == 2)
+        wait_until(lambda: redis_client.zcard("heartbeats:{presence}") == 2)
         proxy.refuse()
         wait_until(lambda: "is lost" in heir.log(), 10, heir.tail)
         # The task that runs in the other one, too.

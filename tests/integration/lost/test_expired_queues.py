@@ -33,7 +33,7 @@ def test_the_queue_of_a_killed_consumer_goes_after_its_own_life(crew, client):
     crew.start("another", queue="other")
     crew.start("killed", arguments={"x-expires": EXPIRES_MS})
     crew.wait()
-    wait_until(lambda: client.zcard("heartbeats:{liveness}") == 2)
+    wait_until(lambda: client.zcard("heartbeats:{presence}") == 2)
     crew.signal("killed", signal.SIGKILL)
     wait_until(lambda: not client.exists("meta:{q}"), NOTICED_S + EXPIRES_MS / 1000)
 

@@ -13,7 +13,7 @@ from tests.support.apps import JOURNAL_DB
 from tests.support.inbox import declare, publish
 from tests.support.waiting import wait_until
 
-REGISTRY = "processes:{liveness}"
+REGISTRY = "processes:{presence}"
 OPTIONS = {"connection_lost_grace": GRACE_S}
 
 

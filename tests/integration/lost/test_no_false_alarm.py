@@ -13,7 +13,7 @@ from tests.support.apps import make_app
 from tests.support.proxy import Proxy
 from tests.support.waiting import wait_until
 
-REGISTRY, LEADER = "processes:{liveness}", "leader:{liveness}"
+REGISTRY, LEADER = "processes:{presence}", "leader:{presence}"
 CONSUMING, MAINTENANCE = ("commands", "wakeups", "streams"), ("maintenance", "timers")
 #: Longer than a leader may go without a look.
 STANDSTILL_S = 4

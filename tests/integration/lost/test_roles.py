@@ -61,7 +61,7 @@ def around(request, crew, client):
         return False
     crew.start("another", queue="other")
     crew.wait()
-    wait_until(lambda: client.hlen("processes:{liveness}") == 2)
+    wait_until(lambda: client.hlen("processes:{presence}") == 2)
     return True
 
 
@@ -103,7 +103,7 @@ def test_a_consumer_takes_over_from_processes_that_died_together(play, next_proc
     declare(channel, "q")
     publish(channel, "q", "held")
     kills = [play("owner"), play("consumer")]
-    wait_until(lambda: client.zcard("heartbeats:{liveness}") == 2)
+    wait_until(lambda: client.zcard("heartbeats:{presence}") == 2)
     for kill in kills:
         kill()
     killed_at = time.monotonic()
