@@ -10,7 +10,7 @@ from collections import Counter
 import kombu
 import pytest
 
-pytest.importorskip("pyarrow", reason="needs the extra `spark`")
+pytest.importorskip("pandas", reason="needs the extra `spark`")
 
 from celery import Celery
 from pyarrow import dataset
