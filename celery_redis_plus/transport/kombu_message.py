@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -12,15 +13,20 @@ from kombu.transport import base
 from celery_redis_plus.broker.arguments.eta import moment_to_ms
 from celery_redis_plus.broker.consumers.last_error import Failure
 from celery_redis_plus.broker.consumers.unacked import UnackedMessage
+from celery_redis_plus.connection.unpatched import outcome_of
 from celery_redis_plus.errors import InvalidEta
-from celery_redis_plus.stored_message import BODY_SEPARATOR, checked_envelope
-from celery_redis_plus.transport.second_reading import unreadable_again
+from celery_redis_plus.stored_message import BODY_SEPARATOR, UnreadableMessageError, checked_envelope, unreadable
 from celery_redis_plus.transport.stored_json import TASK_DELIVERY, TASK_FENCE, load
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from celery_redis_plus.broker.consumers.unacked import Unacked
     from celery_redis_plus.broker.fanout.entries import Entry
     from celery_redis_plus.stored_message import Claimed
+
+#: The part of the interpreter's stack beneath which a message has to be readable: hardly any reader has used as much of it.
+STACK_SHARE = 0.3
 
 
 class Message(base.Message):
@@ -168,7 +174,7 @@ def broadcast_payload(entry: Entry, tag: str, redelivered: bool, *, again: bool 
     except Exception as error:
         if again:
             raise
-        raise unreadable_again(error, partial(broadcast_payload, entry, tag, redelivered, again=True)) from error
+        raise _unreadable_again(error, partial(broadcast_payload, entry, tag, redelivered, again=True)) from error
     payload["body"] = body
     properties = payload["properties"]
     properties["delivery_tag"] = tag
@@ -198,7 +204,7 @@ def payload_of(claimed: Claimed, *, again: bool = False) -> dict[str, Any]:
     except Exception as error:
         if again:
             raise
-        raise unreadable_again(error, partial(payload_of, claimed, again=True)) from error
+        raise _unreadable_again(error, partial(payload_of, claimed, again=True)) from error
     return payload
 
 
@@ -210,3 +216,27 @@ def _expire(headers: dict[str, Any]) -> None:
         has_passed = moment_to_ms(headers.get("expires"), naive_is_utc=True) <= just_now.timestamp() * 1000
     if not has_passed:
         headers["expires"] = just_now.isoformat()
+
+
+def _unreadable_again(error: Exception, read: Callable[[], object]) -> UnreadableMessageError:
+    """Return the error that says that a message cannot be read, after a second reading: to be raised from `error`.
+
+    The first one may have been interrupted, or begun with little stack left.
+
+    Args:
+        error: what the first reading has raised.
+        read: reads the message; called in a thread of its own.
+
+    Raises:
+        Exception: `error`, where it tells nothing of the message, which stays where it is: the second reading raises nothing, or
+            as in `unreadable`.
+    """
+    found = unreadable(error)
+    outcome = outcome_of(lambda: _beneath(int(sys.getrecursionlimit() * STACK_SHARE), read))
+    if isinstance(outcome, MemoryError) or not isinstance(outcome, BaseException):
+        raise error
+    return found
+
+
+def _beneath(calls: int, read: Callable[[], object]) -> object:
+    return _beneath(calls - 1, read) if calls else read()
