@@ -169,7 +169,7 @@ def test_bad_input_is_one_clear_line(job, words, message):
     "words",
     [
         ("aggregate",), ("compact",), ("expire", "--keep-days", "9"), ("forget", "--where", "true"), ("check",),
-        ("publish", "--to", "file:///tmp/copy"), ("replay", "--url", "redis://127.0.0.1:1"),
+        ("publish", "--to", "file:///copy"), ("replay", "--url", "redis://127.0.0.1:1"),
     ],
 )  # fmt: skip
 def test_a_folder_that_is_not_there_is_not_made(job, tmp_path, words):
