@@ -94,12 +94,14 @@ class Connector:
         """Whether the broker has refused a write since it took one, for the time being: a connection alone tells nothing."""
         return self.address.display() in self._check.refusing
 
-    def note_refusal(self, error: Exception | None) -> None:
-        """Note how a write has ended: with an error that the broker has refused it by, or with None."""
-        if error is None:
-            self._check.refusing.discard(self.address.display())
-        elif isinstance(error, (ReadOnlyReplica, ServerUnavailable)):
+    def note_refusal(self, error: Exception) -> None:
+        """Note an error, if the broker has refused a write by it for the time being."""
+        if isinstance(error, (ReadOnlyReplica, ServerUnavailable)):
             self._check.refusing.add(self.address.display())
+
+    def note_write(self) -> None:
+        """Note that the broker has taken a write."""
+        self._check.refusing.discard(self.address.display())
 
     def open(self, purpose: str, *, timeout: float | None) -> Connection:
         """Return a new, connected connection: logged in, named, database selected, server checked.

@@ -251,7 +251,7 @@ class PublisherSession:
             self.commands.command("PEXPIRE", self.keys.client_wakeup(self.id), 1)
         except NoPermissionError as error:
             logger.debug("%s: PEXPIRE is refused: %s", self.address.display(), error)
-        self.connector.note_refusal(None)
+        self.connector.note_write()
 
     def _capacity_connection(self) -> BlockingConnection:
         from celery_redis_plus.connection.blocking_connection import REPLY_GRACE_S, BlockingConnection
