@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import ctypes
 import os
 import socket
 import threading
@@ -74,6 +75,16 @@ def held(self: Task, name: str) -> None:
     pen.write("start", name, redelivered=redelivered)
     if not redelivered:
         time.sleep(HELD_S)
+    pen.write("end", name, redelivered=redelivered)
+
+
+@shared_task(name="chaos.stop_threads", bind=True)
+def stop_threads(self: Task, name: str, seconds: int) -> None:
+    """Note the start, hold the interpreter's lock for so long, note the end."""
+    redelivered = bool(self.request.delivery_info.get("redelivered"))
+    pen.write("start", name, redelivered=redelivered)
+    # Functions that PyDLL calls keep the lock, as a long computation in C does.
+    ctypes.PyDLL(None).sleep(seconds)
     pen.write("end", name, redelivered=redelivered)
 
 

@@ -5,9 +5,14 @@
 
 from __future__ import annotations
 
+import json
+import multiprocessing
+import os
 import random
+import signal
+import threading
 import time
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 
 import pytest
 import redis
@@ -21,9 +26,15 @@ POOLS = ["prefork", "threads", "solo"]
 #: Messages that each worker has.
 HELD = 4
 GRACE_S = Options().connection_lost_grace
-PROCESSES = "processes:{presence}"
+PROCESSES, LEADER = "processes:{presence}", "leader:{presence}"
 PAUSE_S = 10.0
 CONNECTIONS = 200
+#: Seconds for which a task stops all threads of its process, and for which the server stands still meanwhile.
+STOPPED_S, STANDSTILL_S = 60, 4.0
+#: Processes that compute all the time.
+BUSY_PROCESSES = 20
+#: What the server is kept busy with, some tenths of a second a call.
+COMPUTE = "local sum = 0; for i = 1, 1e7 do sum = sum + i end; return sum"
 
 
 @pytest.fixture
@@ -35,14 +46,19 @@ def times(request):
 
 @pytest.fixture
 def crew(chaos_worker, chaos_app):
-    """Start workers on a server, which all have messages: `crew(server, url)`. Ends with a check that none counted as lost."""
-    workers, servers = [], []
+    """Start workers on a server, which all have messages: `crew(server, url)`. `beside` is a queue of one more, of threads."""
+    workers = []
 
-    def start(server, url=None):
+    def start(server, url=None, beside=None):
         config = {"task_acks_late": True, "worker_prefetch_multiplier": 2, "broker_connection_max_retries": None}
         for pool in POOLS:
             one = chaos_worker(
                 url or server.url(), visibility_timeout=300, pool=pool, concurrency=1 if pool == "solo" else 2, config=config
+            )
+            workers.append(one.start(wait=False))
+        if beside:
+            one = chaos_worker(
+                server.url(), visibility_timeout=300, pool="threads", concurrency=2, queues=[beside], config=config
             )
             workers.append(one.start(wait=False))
         for one in workers:
@@ -51,8 +67,7 @@ def crew(chaos_worker, chaos_app):
         with server.client() as client:
             for number in range(len(POOLS) * HELD):
                 app.send_task("chaos.held", [f"m{number}"])
-            wait_until(lambda: client.hlen(PROCESSES) == len(POOLS) + 1 and client.zcard("messages_index:{celery}") >= 8, 30)
-        servers.append(server)
+            wait_until(lambda: client.hlen(PROCESSES) == len(workers) + 1 and client.zcard("messages_index:{celery}") >= 8, 30)
         return workers
 
     yield start
@@ -178,3 +193,86 @@ def test_slow_starts(times, start_server, crew, figures):
             time.sleep(random.uniform(1, 5))
     assert_none_lost(workers, server)
     figures(f"{times(10)} starts of the server that took 5 s, with {CONNECTIONS} other connections: no process counted as lost")
+
+
+# An hour and what waiting adds to it.
+@pytest.mark.timeout(2 * 3600)
+def test_processes_and_servers_that_stand_still(times, start_server, crew, chaos_app, ledger, figures):
+    """A task that holds the interpreter's lock, a server that is frozen or busy, a frozen leader, a machine without time."""
+    server = durable(start_server)
+    workers = crew(server, beside="stopped")
+    app, minutes, leaders = chaos_app(server.url(), visibility_timeout=300), times(60), 0
+    app.send_task("chaos.held", ["held"], queue="stopped")
+    with busy_machine():
+        for minute in range(minutes):
+            app.send_task("chaos.stop_threads", [f"stopped{minute}", STOPPED_S], queue="stopped")
+            wait_until(lambda minute=minute: f"stopped{minute}" in {entry.task for entry in ledger.read()}, 60)
+            end = time.monotonic() + STOPPED_S
+            server.freeze()
+            time.sleep(STANDSTILL_S)
+            server.thaw()
+            with busy_server(server):
+                time.sleep(random.uniform(5, 10))
+            leaders += freeze_leader(server, random.uniform(2, 20))
+            time.sleep(max(0.0, end - time.monotonic()))
+        wait_until(lambda: f"stopped{minutes - 1}" in ledger.ended(), 60)
+    assert_none_lost(workers, server)
+    assert [entry.task for entry in ledger.read() if entry.redelivered] == []
+    figures(
+        f"{minutes} minutes of a task that stops all threads, each with {STANDSTILL_S:.0f} s of a frozen server, 5 to 10 s of a "
+        f"busy one, {BUSY_PROCESSES} busy processes beside, {leaders} times the leader frozen: no process counted as lost"
+    )
+
+
+@contextmanager
+def busy_machine():
+    """Compute in more processes than there are processors."""
+    context = multiprocessing.get_context("spawn")
+    busy = [context.Process(target=compute, daemon=True) for _ in range(BUSY_PROCESSES)]
+    for one in busy:
+        one.start()
+    try:
+        yield
+    finally:
+        for one in busy:
+            one.kill()
+            one.join()
+
+
+def compute():
+    while os.getppid() != 1:
+        sum(range(10**6))
+
+
+@contextmanager
+def busy_server(server):
+    """Keep the server computing, so that every command waits for its turn."""
+    over = threading.Event()
+
+    def keep_busy():
+        with server.client(db=2) as client:
+            while not over.is_set():
+                client.eval(COMPUTE, 0)
+
+    thread = threading.Thread(target=keep_busy)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def freeze_leader(server, seconds):
+    """Freeze the leader where it is a worker; return whether it is."""
+    with server.client() as client:
+        record = client.hget(PROCESSES, client.hget(LEADER, "process") or "")
+    pid = json.loads(record)["pid"] if record else os.getpid()
+    if pid == os.getpid():
+        return False
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        time.sleep(seconds)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    return True
