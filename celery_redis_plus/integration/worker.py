@@ -6,6 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from celery import bootsteps, signals
+from celery.exceptions import ImproperlyConfigured
 from celery.worker.consumer import Tasks
 from redis.exceptions import RedisError
 
@@ -60,7 +61,12 @@ class BrokerStep(bootsteps.StartStopStep):
         return isinstance(parent.conninfo.transport, Transport)
 
     def create(self, parent: Any) -> None:
-        """Take part in how tasks' messages are settled; the consumer has not looked at its tasks yet."""
+        """Take part in how tasks' messages are settled; the consumer has not looked at its tasks yet.
+
+        Raises:
+            ImproperlyConfigured: the worker is to change the size of a pool that has only one.
+        """
+        _refuse_autoscale(parent.controller)
         _share_node_names(parent.app)
         connections = connections_of(parent.app)
         self._policies = policies = (None if connections is None else connections.ack_policies) or AckPolicies()
@@ -171,3 +177,13 @@ def _name_server(broker: Transport) -> None:
         logger.debug("INFO is refused: %s", error)
         kind = "version unknown"
     logger.info("celery-redis-plus %s on %s%s, %s", __version__, broker.name, address.display(), kind)
+
+
+def _refuse_autoscale(worker: Any) -> None:
+    """Refuse what would end Celery's worker, or each of its messages, once there is work for a larger pool."""
+    if worker.autoscale and worker.max_concurrency > worker.min_concurrency and not hasattr(worker.pool, "grow"):
+        pool = type(worker.pool).__module__.rpartition(".")[2]
+        raise ImproperlyConfigured(
+            f"--autoscale={worker.max_concurrency},{worker.min_concurrency}: a pool of {pool} cannot grow; only those of "
+            "prefork, gevent and eventlet can. Leave --autoscale out, and say --concurrency"
+        )

@@ -106,3 +106,14 @@ def test_threads_end_tasks_while_their_worker_looks_through_its_requests(celery_
         app.send_task("c.wait", ["others", str(number)])
     app.send_task("c.look", [3])
     assert notes.wait_for("look", 1, 20, worker.tail) == {"whole": 1}
+
+
+@pytest.mark.parametrize("pool", ["threads", "solo"])
+def test_a_pool_of_one_size_is_not_to_be_scaled(pool, celery_app, celery_worker, redis_client):
+    app = celery_app()
+    for number in range(5):
+        app.send_task("c.add", [number, 1])
+    with pytest.raises(RuntimeError, match=r"--autoscale=4,1: a pool of .* cannot grow"):
+        celery_worker(pool=pool, options=("--autoscale", "4,1"))
+    assert redis_client.zcard("queue:{celery}") == 5
+    assert not redis_client.exists("dead:{celery}")
