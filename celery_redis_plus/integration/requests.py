@@ -103,9 +103,13 @@ class BrokerRequest:
         """End a task that runs, so that its message is delivered again: after a connection loss, or in a cold shutdown.
 
         A killed greenlet ends as if its task had succeeded (`TaskPool._make_killable_target`); eventlet switches to it at once.
+        Threads and solo can end no task: Celery's error would be raised in that of solo, amid which a signal's handler runs.
         """
         self._crp_killed = pool.is_green and bool(self.time_start)  # type: ignore[attr-defined]
-        super().cancel(pool, *args, **kwargs)  # type: ignore[misc]
+        try:
+            super().cancel(pool, *args, **kwargs)  # type: ignore[misc]
+        except NotImplementedError as error:
+            logger.warning("task %s goes on: %s", self.id, error, extra={"task_id": self.id})  # type: ignore[attr-defined]
 
     def acknowledge(self) -> None:
         """Settle as the policy says; without one, ack. Leave what the task has settled, and what a killed greenlet had."""

@@ -104,3 +104,15 @@ def test_celerys_own_cold_shutdown_returns_everything_too(first, busy, redis_cli
     worker.wait(20)
     assert ready(redis_client) == RUNNING + WAITING
     assert {event.reason for event in returns(paths)} == {"handed_back"}
+
+
+@pytest.mark.parametrize("pool", ["solo", "threads"])
+def test_a_cold_shutdown_leaves_the_task_alone_that_its_pool_cannot_end(pool, busy, redis_client, paths):
+    worker, flag, _ = busy(pool)
+    worker.signal(signal.SIGQUIT)
+    wait_until(lambda: "goes on" in worker.tail(400), 10, worker.tail)
+    flag.touch()
+    worker.wait(20)
+    running = 1 if pool == "solo" else RUNNING
+    assert [path[-1].event for path in paths("celery").values()].count("acked") == running
+    assert ready(redis_client) == WAITING
