@@ -46,7 +46,7 @@ MEASURED_S = 30.0
 #: Seconds for which the idle worker is watched.
 WATCHED_S = SPREAD_S + MEASURED_S + 10.0
 #: Seconds until the next heartbeat of workers that do not exist is due; they are renewed four times in it.
-PRETENDED_S = 18.0
+PRETENDED_S = 24.0
 #: Commands that one connection sends within so many seconds are sent in one write, as by a pipeline.
 ONE_WRITE_S = 0.0005
 #: Seconds for which connections are watched that send nothing.

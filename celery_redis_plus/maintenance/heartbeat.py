@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 #: Heartbeats of all followers in a second, at most, and seconds between two of one. Each of them looks whether there is a leader.
-BEATS_A_SECOND, LONGEST_BEAT_S = 50, 15.0
+BEATS_A_SECOND, LONGEST_BEAT_S = 50, 20.0
 #: Heartbeats of the leader in the time between two of a follower, and after how many of them it is late.
 FOLLOWER_BEATS, LATE_BEATS = 3, 1.5
 #: Seconds within which followers want to lead when the leader's lease ends: many may have heard that it is late.

@@ -156,7 +156,8 @@ class Tasks:
 
     def _go_with_heartbeat(self, next_at: float) -> None:
         """Have the looks for consumers go with a heartbeat, in one write, that would be sent before the next one."""
-        self.runner.alone(self.consumer_lists, partial(self.consumer_lists.go_with_heartbeat, next_at))
+        for task in (self.consumer_lists, self.topology_recovery):
+            self.runner.alone(task, partial(task.go_with_heartbeat, next_at))
 
     @fork_safe_property
     def lost_processes(self) -> LostProcesses:
@@ -245,8 +246,7 @@ class Tasks:
     def topology_recovery(self) -> TopologyRecovery:
         """Declares again what a flush or a deletion has taken from consumers."""
         return TopologyRecovery(
-            self._queues, self._bindings, self.consumed, self._topology, on_flush=self.heartbeat.run_soon,
-            heartbeat_s=lambda: self.heartbeat.rest_s,
+            self._queues, self._bindings, self.consumed, self._topology, on_flush=self.heartbeat.run_soon
         )  # fmt: skip
 
     @fork_safe_property

@@ -44,19 +44,17 @@ class TopologyRecovery(MaintenanceTask):
         topology: DeclaredTopology,
         *,
         on_flush: Callable[[], None],
-        heartbeat_s: Callable[[], float] = lambda: 0.0,
     ) -> None:
         """Look after the queues in `consumed` and those of bindings that were made here, by what is in `topology`.
 
-        `on_flush` is called when the database was found flushed. `heartbeat_s` returns for how many seconds at most there is no
-        call of the maintenance thread.
+        `on_flush` is called when the database was found flushed.
         """
         self._queues = queues
         self._bindings = bindings
         self._consumed = consumed
         self._topology = topology
         self._flushes = topology.flushes
-        self._on_flush, self._heartbeat_s = on_flush, heartbeat_s
+        self._on_flush = on_flush
         #: Something may be missing: an answer said so, or the connection was away.
         self._in_doubt = True
         #: What was missing at the last look, and since when, on `clock`, in seconds.
@@ -67,6 +65,11 @@ class TopologyRecovery(MaintenanceTask):
         """Look next, at once: the connection was away, and the server may have lost its data; or something is missing."""
         self._in_doubt = True
         self._due_at = 0.0
+
+    def go_with_heartbeat(self, next_at: float) -> None:
+        """Ask with the next call, where that is due before the next heartbeat, at `next_at` on `clock`, in seconds."""
+        if not self._in_doubt and clock.now_s() < self._due_at <= next_at:
+            self.run()
 
     def run(self) -> None:
         """Ask whether all is there; where that is in doubt, look, and declare again what is missing.
@@ -81,7 +84,6 @@ class TopologyRecovery(MaintenanceTask):
             self._flushes = self._topology.flushes
             return
         if not self._in_doubt:
-            self._due_at -= min(self._heartbeat_s(), rest_s / 2)
             self._bindings.ask_whether_lost(consumed | self._topology.bound_queues(), self.run_soon)
             return
         # In this order: a flush after the look at the mark is noticed the next time.

@@ -24,7 +24,7 @@ local function silence_counts_from(heartbeats, leader, now)
   local processes = redis.call('ZCARD', heartbeats)
   if not heard or not resumed or heard > now or now - heard > HEARD_MS or processes == 0 then return nil end
   -- As maintenance/heartbeat.py spreads them.
-  local rest = math.min(math.max(processes * 20, 2000), 10000)
+  local rest = math.min(math.max(processes * 20, 2000), 20000)
   return resumed + 2 * rest + 1000
 end
 

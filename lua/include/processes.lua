@@ -7,7 +7,7 @@
 -- For how long these keys stay without a heartbeat, and a leader's lease at most.
 local LIFE_MS, LONGEST_LEASE_MS = 86400000, 10000
 -- A heartbeat is promised for less than this (ms).
-local LONGEST_REST_MS = 20000
+local LONGEST_REST_MS = 25000
 -- Some process is heard that often, where any lives (ms).
 local HEARD_MS = 3000
 
