@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -69,6 +70,9 @@ class BrokerCollector(Collector):
         self._lock = lock_of(self)
         self._admin: BrokerAdmin | None = None
         self._failed = False
+        #: When the last scrape began to read, on the monotonic clock, and its metrics.
+        self._read_at = -math.inf
+        self._last: list[Metric] = []
 
     def close(self) -> None:
         """Close the connection."""
@@ -83,13 +87,21 @@ class BrokerCollector(Collector):
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the metrics as they are now."""
-        begun = time.monotonic()
+        """Yield the metrics as they are now. Scrapes that come while another one reads share the read that follows it."""
+        asked_at = time.monotonic()
         with self._lock:
-            seen = self._read()
-            families = [] if seen is None else list(self._families(*seen))
+            if self._read_at < asked_at:
+                began = time.monotonic()
+                self._last = list(self._read_all(began))
+                self._read_at = began
+            metrics = self._last
+        yield from metrics
+
+    def _read_all(self, began: float) -> Iterator[Metric]:
+        seen = self._read()
+        families = [] if seen is None else list(self._families(*seen))
         yield GaugeMetricFamily(f"{PREFIX}up", GAUGES["up"], 0 if seen is None else 1)
-        yield GaugeMetricFamily(f"{PREFIX}scrape_seconds", GAUGES["scrape_seconds"], time.monotonic() - begun)
+        yield GaugeMetricFamily(f"{PREFIX}scrape_seconds", GAUGES["scrape_seconds"], time.monotonic() - began)
         yield from families
 
     def _families(

@@ -7,6 +7,7 @@ import signal
 import socket
 import sys
 from contextlib import contextmanager
+from threading import Barrier, Thread
 from urllib.parse import urlsplit
 from urllib.request import urlopen
 
@@ -46,6 +47,30 @@ def samples_of(text):
 def scrape(url):
     with urlopen(url, timeout=20) as reply:
         return samples_of(reply.read().decode())
+
+
+def test_scrapes_that_come_together_share_their_reads(broker_url, channel, redis_client):
+    queues, scrapes = 20, 30
+    for number in range(queues):
+        declare(channel, f"q{number}")
+    together, answers = Barrier(scrapes), []
+
+    def scrape_once():
+        together.wait()
+        answers.append(list(collector.collect()))
+
+    collector = BrokerCollector(lambda: BrokerAdmin(broker_url))
+    list(collector.collect())
+    redis_client.config_resetstat()
+    threads = [Thread(target=scrape_once) for _ in range(scrapes)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    collector.close()
+    assert len(answers) == scrapes
+    # Two round trips a queue; some threads come while others read already.
+    assert redis_client.info("commandstats")["cmdstat_evalsha"]["calls"] < scrapes / 3 * 2 * queues
 
 
 def test_a_scrape_tells_what_is_in_the_queues_and_what_has_happened(broker_url, channel, connect, cli):
