@@ -516,7 +516,12 @@ class QueueFull(PublishRefused):
 
     The message is not in it; with `x-overflow: reject-publish-dlx` it is a dead letter. Publish later, add consumers, or
     raise the limit.
+
+    Attributes:
+        is_dead_letter: whether the message has become a dead letter.
     """
+
+    is_dead_letter = False
 
 
 class PublishTimedOut(QueueFull):

@@ -349,8 +349,8 @@ celery-redis-plus --app shop exporter
 celery-redis-plus --broker redis://localhost:6379/0 exporter --host 0.0.0.0 --port 9808 'shop.*'
 ```
 
-One process for a broker is enough. A scrape makes two round trips a queue and one a fanout exchange. `/metrics` needs no login.
-While the broker is away, a scrape succeeds with `celery_redis_plus_up 0`.
+One process for a broker is enough. A scrape makes two round trips a queue and one a fanout exchange; scrapes at one time share
+them. `/metrics` needs no login. While the broker is away, a scrape succeeds with `celery_redis_plus_up 0`.
 
 ```yaml
 scrape_configs:

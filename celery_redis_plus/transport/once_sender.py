@@ -15,7 +15,7 @@ import kombu
 from celery_redis_plus.broker.arguments.deduplication import ID, TTL
 from celery_redis_plus.broker.publishing.publish_batch import MESSAGES_A_CALL
 from celery_redis_plus.connection.broker_at import prefix_at
-from celery_redis_plus.errors import PublishRefused
+from celery_redis_plus.errors import InvalidArgument, PublishRefused, QueueFull
 from celery_redis_plus.event_log.metadata import SOURCE_ID
 from celery_redis_plus.transport import compat
 
@@ -102,6 +102,7 @@ class OnceSender:
 
         Raises:
             PublishRefused: a queue is full and stays so, or does not accept this type.
+            InvalidArgument: a full queue makes dead letters of what it refuses.
             redis.exceptions.RedisError: as `error_translation.translate` names it; sending again is safe.
         """
         deadline = time.monotonic() + self._patience_s
@@ -109,7 +110,13 @@ class OnceSender:
             before = len(self._waiting)
             try:
                 self._publish()
-            except PublishRefused:
+            except PublishRefused as error:
+                if isinstance(error, QueueFull) and error.is_dead_letter:
+                    # Each retry would be one more.
+                    raise InvalidArgument(
+                        f"{error}. Its x-overflow is 'reject-publish-dlx', where nothing can wait for a full queue to have room; "
+                        "allowed are 'reject-publish', 'block' and 'drop-head'"
+                    ) from error
                 if len(self._waiting) < before:
                     deadline = time.monotonic() + self._patience_s
                 elif time.monotonic() > deadline:

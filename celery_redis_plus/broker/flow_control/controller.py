@@ -201,4 +201,6 @@ class _PublishState:
 
 def _full(owner: str, limit: bytes, size: int | bytes, has: int | bytes, dead: int) -> QueueFull:
     fate = "; it is among the dead letters (reason maxlen)" if dead else ""
-    return QueueFull(f"{owner} is full: {limit.decode()} is {int(size)}, it has {int(has)}; the message is not in it{fate}")
+    error = QueueFull(f"{owner} is full: {limit.decode()} is {int(size)}, it has {int(has)}; the message is not in it{fate}")
+    error.is_dead_letter = bool(dead)
+    return error

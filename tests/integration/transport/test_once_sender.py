@@ -9,7 +9,7 @@ import kombu
 import pytest
 
 from celery_redis_plus.broker.publishing.publisher import Publisher
-from celery_redis_plus.errors import InvalidPriority, PublishRefused
+from celery_redis_plus.errors import InvalidArgument, InvalidPriority, PublishRefused
 from celery_redis_plus.events import read_entry
 from celery_redis_plus.keys import Keys
 from celery_redis_plus.transport.once_sender import OnceSender
@@ -85,6 +85,23 @@ def test_a_queue_that_stays_full_is_an_error_after_the_patience(bounded, broker_
         assert sender.stored == 3
         assert bounded(2) == [1, 1]
     assert (sender.stored, sender.known) == (5, 0), "a refused message is not known"
+
+
+def test_a_queue_that_makes_dead_letters_of_what_it_refuses_is_not_asked_again(channel, broker_url, redis_client):
+    limits = {
+        "x-max-length": 1,
+        "x-overflow": "reject-publish-dlx",
+        "x-dead-letter-exchange": "",
+        "x-dead-letter-routing-key": "d",
+    }
+    channel.queue_declare("q", durable=True, arguments=limits)
+    sender = OnceSender(broker_url, patience_s=60)
+    for number in range(3):
+        sender.send("q", str(number), b"1")
+    with pytest.raises(InvalidArgument, match="'reject-publish-dlx', where nothing can wait"):
+        sender.flush()
+    sender.close()
+    assert redis_client.zcard("dlx_outbox:{q}") == 1
 
 
 def test_no_message_overtakes_one_that_a_full_queue_refused(bounded, broker_url, monkeypatch):
