@@ -10,7 +10,9 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from billiard.common import TERM_SIGNAME
 from celery.exceptions import Ignore, Reject, Retry, TimeLimitExceeded, WorkerLostError
+from celery.platforms import signals
 from kombu.utils.imports import symbol_by_name
 
 from celery_redis_plus.broker.consumers.last_error import Failure, failure_of, text_of
@@ -98,6 +100,18 @@ class BrokerRequest:
     def _announce_revoked(self, *args: Any, **kwargs: Any) -> None:
         self._crp_end("revoked")
         super()._announce_revoked(*args, **kwargs)  # type: ignore[misc]
+
+    def terminate(self, pool: Any, signal: str | int | None = None) -> None:
+        """End the task because it was revoked.
+
+        One that waited for a place is ended as it begins: eventlet kills the greenlet in which this runs before Celery says so.
+        """
+        try:
+            super().terminate(pool, signal)  # type: ignore[misc]
+        except BaseException as error:
+            if pool.is_green and type(error).__name__ == "GreenletExit":
+                self._announce_revoked("terminated", True, signals.signum(signal or TERM_SIGNAME), False)
+            raise
 
     def cancel(self, pool: Any, *args: Any, **kwargs: Any) -> None:
         """End a task that runs, so that its message is delivered again: after a connection loss, or in a cold shutdown.

@@ -65,3 +65,21 @@ def test_remote_control_answers_again_when_its_own_connection_was_cut(pool, cele
     wait_until(lambda: app.control.ping(timeout=2, limit=1), 20, worker.tail)
     assert "Connection to broker lost" not in worker.log()
     assert "Traceback" not in worker.log()
+
+
+@pytest.mark.parametrize("pool", ["eventlet", pytest.param("gevent", marks=pytest.mark.weekly)])
+def test_tasks_that_are_terminated_before_they_have_a_place_leave_the_broker(
+    pool, celery_app, celery_worker, notes, redis_client
+):
+    config = {"task_acks_late": True}
+    worker, app = celery_worker(pool=pool, concurrency=2, config=config), celery_app(**config)
+    names = [f"ended{number}" for number in range(4)]
+    for name in names:
+        app.send_task("c.wait", ["ended", name], task_id=name)
+    wait_until(lambda: len(notes.started("ended")) == 2, 15, worker.tail)
+    # One more than it has places for waits in the pool.
+    wait_until(lambda: worker.log().count("received") >= 3, 10, worker.tail)
+    app.control.revoke(names, terminate=True, reply=True, timeout=5, limit=1)
+    wait_until(lambda: not redis_client.exists("messages_index:{celery}", "queue:{celery}"), 15, worker.tail)
+    assert app.control.inspect(timeout=2, limit=1).active().popitem()[1] == []
+    assert notes.done("ended") == []
