@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import json
 import os
+import shutil
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -14,6 +15,43 @@ import pytest
 from celery_redis_plus.version import __version__
 from tests.docs.blocks import ROOT
 from tests.docs.questions import questions
+
+#: Words of strangers, and where the answer is.
+SEARCHES = {
+    "nginx": "web.html#behind-nginx",
+    "backup": "durability.html#backup",
+    "sizing": "sizing.html",
+    "connections per worker": "sizing.html#connections",
+    "which retry": "retries.html",
+    "misspelt queue name": "routing.html#a-misspelt",
+    "uninstall": "upgrading.html#uninstalling",
+    "canvas priority": "priorities.html#canvas",
+    "rolling deploy": "upgrading.html",
+    "upgrade without downtime": "upgrading.html",
+    "alerting": "alerts.html",
+    "lost task": "troubleshooting.html#a-task-is-lost",
+    "task ran twice": "troubleshooting.html#a-task-runs-twice",
+    "duplicate execution": "troubleshooting.html#a-task-runs-twice",
+    "long eta": "delayed-tasks.html",
+    "priority of a message": "priorities.html",
+    "run on every worker": "broadcasts.html#run-a-task-on",
+    "rate limit": "limiters.html",
+    "one task per customer": "message-groups.html#one-task",
+    "deduplicate": "retries.html#unique-tasks",
+    "replay dead letters": "dead-letters.html#listing",
+    "requeue failed messages": "dead-letters.html#listing",
+    "redis cluster": "topologies.html#redis-cluster",
+    "sentinel": "topologies.html#sentinel",
+    "tls": "security.html#tls",
+    "acl user": "security.html#least",
+    "memory full": "operating.html#memory",
+    "kubernetes probes": "kubernetes.html",
+    "on_commit": "django.html#publishing",
+    "flower": "flower.html",
+    "prometheus": "metrics.html",
+    "migrate from redis": "migration.html",
+    "spark quickstart": "spark.html",
+}
 
 pytestmark = pytest.mark.skipif(not (find_spec("mkdocs") and find_spec("material")), reason="needs the extra docs")
 
@@ -63,6 +101,22 @@ def test_the_search_finds_the_answer_of_a_question(index, question):
     assert [word for word in question.words if word.lower() not in found] == []
 
 
+@pytest.fixture(scope="module")
+def searched(site):
+    """Return the pages that the search box shows for each of SEARCHES, each as its headings."""
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("needs node, to run the program of the search box")
+    command = [node, str(ROOT / "tests/docs/site_search.js"), str(site)]
+    process = subprocess.run(command, input=json.dumps(list(SEARCHES)), capture_output=True, text=True, check=True, timeout=60)
+    return json.loads(process.stdout)
+
+
+@pytest.mark.parametrize("query", SEARCHES)
+def test_the_words_of_a_stranger_find_the_answer_among_the_first_five_pages(searched, query):
+    assert any(heading.startswith(SEARCHES[query]) for page in searched[query][:5] for heading in page)
+
+
 def test_each_page_has_the_version_and_the_changelog_is_one(site):
     assert f"Version {__version__}" in (site / "options.html").read_text(encoding="utf-8")
     changelog = (site / "changelog.html").read_text(encoding="utf-8")
@@ -74,6 +128,10 @@ def test_the_site_follows_the_readers_choice_of_dark(site):
 
     assert "(prefers-color-scheme: dark)" in start
     assert 'data-md-color-scheme="slate"' in start
+
+
+def test_the_site_has_no_programs_of_its_making(site):
+    assert [file for file in site.rglob("*") if file.suffix in {".py", ".pyc"} or file.name == "__pycache__"] == []
 
 
 def test_nothing_of_the_site_is_loaded_from_elsewhere(site):
