@@ -25,6 +25,17 @@ def test_the_scripts_that_a_full_server_refuses_are_listed():
     assert set(re.findall(r"`lua/(\w+)\.lua`", listed)) == refused
 
 
+def test_the_log_lines_that_a_page_explains_are_lines_of_the_package():
+    explained = re.search(r"## What a log line means\n(.*?)\n## ", read("docs/troubleshooting.md"), re.DOTALL)[1]
+    quoted = [part for item in re.findall(r"(?m)^\* (`.*?`):", explained) for part in re.split(r"`(?:, `)?| … ", item) if part]
+    trees = (ast.parse(file.read_text("utf-8")) for file in (ROOT / "celery_redis_plus").rglob("*.py"))
+    texts = [
+        node.value for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    ]
+    assert len(quoted) > 10
+    assert [part for part in quoted if not any(part in text for text in texts)] == []
+
+
 @pytest.mark.parametrize("page", WITH_FIGURES)
 def test_a_page_with_figures_of_the_benchmark_follows_them(page):
     """So that docs/generate.py does not miss them after a change of words."""
