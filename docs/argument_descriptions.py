@@ -58,7 +58,7 @@ OF_MESSAGES = {
     "x-deduplication-id": ("a text", "A second message with this id is not stored ([lifecycle](lifecycle.md#deduplication))."),
     "x-deduplication-ttl": (
         "milliseconds",
-        "How long the id is remembered at most; but for the scope `ttl` from when the message is due.",
+        "The longest time for which the id is remembered; it begins when the message is due, with the scope `ttl` at once.",
     ),
     "x-deduplication-scope": (
         "`ttl`, `until-claimed`, `until-started`, `until-acked`",

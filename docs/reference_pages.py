@@ -60,14 +60,14 @@ TOLD_ON = {
 }
 API_INTRO = """# Python interface
 
-Public is what this page lists, with the names and arguments that it gives, the options, the command line and the URL schemes.
-[Semantic versioning](https://semver.org/) holds for these. All other modules, and names that begin with `_`, may change in any
+The public interface is this page, with its names and arguments, the options, the command line and the URL schemes.
+[Semantic versioning](https://semver.org/) holds for it. All other modules, and names that begin with `_`, may change in any
 release.
 
-What asks the server raises its [errors](errors.md), and `OptionError` where the app's broker is none of ours. `connection` is a
+Functions that ask the server raise its [errors](errors.md), and `OptionError` where the app has another broker. `connection` is a
 kombu Connection, a channel over our transport, or a Celery app. `id` is a message's id (its delivery tag), or Celery's task id.
-`app` of `celery_redis_plus.testing` is the task's, or the current one. Methods, and what has a link *Use*, stand here with their
-first sentence; `help` shows more.
+`app` of `celery_redis_plus.testing` is the task's, or the current one. Methods, and names with a link *Use*, have their first
+sentence here; `help` shows more.
 
 Elsewhere are:
 

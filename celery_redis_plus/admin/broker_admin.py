@@ -197,7 +197,7 @@ class BrokerAdmin(DeadLetterAdmin, DefinitionAdmin, GroupAdmin, LimiterAdmin, Me
         return list_queues(self._commands, self._keys)
 
     def overview(self, *patterns: str, internal: bool = True) -> list[QueueOverview]:
-        """Return how the queues stand that `patterns` name, with or without internal ones. Raises as `queues` does.
+        """Return the state of the queues that `patterns` name, with or without internal ones. Raises as `queues` does.
 
         A queue whose keys cannot be read is left out, and logged; where it is named itself, what it raises goes up.
         """
@@ -208,7 +208,7 @@ class BrokerAdmin(DeadLetterAdmin, DefinitionAdmin, GroupAdmin, LimiterAdmin, Me
         return [found[name] for name in names if name in found]
 
     def overview_of(self, queue: str) -> QueueOverview:
-        """Return how one queue stands."""
+        """Return the state of one queue."""
         return read_overview(self._commands, self._keys, queue)
 
     def overviews_of(self, queues: Sequence[str]) -> Iterator[QueueOverview]:
@@ -332,22 +332,22 @@ class BrokerAdmin(DeadLetterAdmin, DefinitionAdmin, GroupAdmin, LimiterAdmin, Me
         return migration
 
     def checker(self, *, repair: bool = False, batch: int = CHECKED_A_CALL) -> Checker:
-        """Return what holds the broker against its invariants, and with `repair` mends it; see `Checker`."""
+        """Return a checker of the broker's invariants, which mends them with `repair`; see `Checker`."""
         low_first = self._options.priority_order == "low-first"
         return Checker(self._commands, self._keys, self._queues, repair=repair, batch=batch, low_first=low_first)
 
     def removals(self) -> list[Removal]:
-        """Return what removes all that the broker has stored, one for each shard; see `Removal`."""
+        """Return the removal of all stored data, one for each shard; see `Removal`."""
         return [Removal(self._commands, self._keys)]
 
     def examine(
         self, checks: Sequence[str] = (), roles: Sequence[str] = (), *, kombu_options: Mapping[str, Any] | None = None
     ) -> Iterator[Finding]:
-        """Yield what is wrong with server and queues, or soon will be; see `diagnosis.checks.examine`.
+        """Yield the findings of `doctor` on server and queues; see `diagnosis.checks.examine`.
 
         Args:
             checks: names of checks; all without any.
-            roles: roles of docs/access.md that the user must be able to play.
+            roles: roles of the access rules that the user must be able to play.
             kombu_options: the app's `broker_transport_options`, of which kombu's `sep` and `priority_steps` are read.
         """
         broker = ExaminedBroker(self._commands, self._keys, self._options, roles, kombu_options=kombu_options)

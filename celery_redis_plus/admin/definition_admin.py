@@ -161,7 +161,7 @@ class DefinitionAdmin(AdminPart):
         return refused
 
     def declare_queue(self, queue: str, arguments: Mapping[str, object]) -> None:
-        """Declare a lasting queue; one that stands with these arguments stays as it is.
+        """Declare a lasting queue; an equal queue stays as it is.
 
         Raises:
             InvalidArgument: an argument is not allowed.

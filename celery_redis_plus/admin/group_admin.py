@@ -29,7 +29,7 @@ class GroupAdmin(AdminPart):
     def set_group(
         self, queue: str, group: str, *, concurrency: int | None = None, weight: int | None = None, paused: bool = False
     ) -> None:
-        """Set what holds for one group of `queue` in place of the queue's arguments; without any, these hold again.
+        """Set a rule for one group of `queue` in place of the queue's arguments; without values, end it.
 
         It is in force at once, also for messages that wait already; those that are ready or in work stay so.
 

@@ -26,7 +26,7 @@ class LimiterAdmin(AdminPart):
         return limiters.waited_for(self._commands, self._keys, queue, most)
 
     def hold_limiter(self, limiter: str, seconds: float) -> None:
-        """Let nothing of a limiter pass for so many seconds from now on; 0 ends that.
+        """Stop a limiter for `seconds` from now on; 0 ends the stop.
 
         Args:
             limiter: its name, or behind a colon also a key: `stripe`, `stripe:customer 7`.

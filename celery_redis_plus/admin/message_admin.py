@@ -26,7 +26,7 @@ class MessageAdmin(AdminPart):
     queue_messages: Messages
 
     def overview(self, *patterns: str, internal: bool = True) -> list[QueueOverview]:
-        """Return how the queues stand that `patterns` name."""
+        """Return the state of the queues that `patterns` name."""
         raise NotImplementedError
 
     def list_messages(self, queue: str, state: State, task: str | None = None, first: int = 0) -> Iterator[ListedMessage]:

@@ -70,7 +70,7 @@ class PolicyAdmin(AdminPart):
         return self._policies.put(pattern, arguments, reason, priority=priority, for_s=for_s)
 
     def remove_policy(self, pattern: str) -> dict[str, str | None] | None:
-        """Remove a policy: its queues have their own arguments again, or those of another one that matches.
+        """Remove a policy: its queues have their own arguments again, or those of another matching policy.
 
         Returns None where there is none, else as `set_policy`.
         """

@@ -59,8 +59,8 @@ def configure_app(
         app = configure_app(Celery("shop", broker="redis://localhost:6379/0"), accept={"orders": Order})
 
     Raises:
-        OptionError: an ack policy does not exist; a limiter's rule is none;
-            with the first connection, where `accept` has something that is none of these.
+        OptionError: an ack policy does not exist, or a limiter's rule is wrong;
+            with the first connection, a value of `accept` is of another kind.
         UnsupportedVersion: this version of Celery does not fit.
     """
     connections = connections_of(app)

@@ -93,7 +93,7 @@ class limit:  # noqa: N801 - used as a function is, like `contextlib.suppress`
 
     @staticmethod
     def hold(limiter: str, seconds: float, *, key: str | float | None = None, app: Any = None) -> None:
-        """Let nothing of a limiter pass for so many seconds from now on, for all; 0 ends that.
+        """Stop a limiter for `seconds` from now on, for all processes; 0 ends the stop.
 
         Args:
             limiter: its name.

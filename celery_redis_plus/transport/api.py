@@ -79,11 +79,11 @@ class Delivery:
 
     @property
     def complete(self) -> bool:
-        """Whether every recipient has acked; never with no recipient at all."""
+        """Whether every recipient has acked; False without recipients."""
         return self.resolved and self._state.complete
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until every recipient has answered or was too late, at most `timeout` seconds; return whether it came to that."""
+        """Wait until every recipient has answered or was too late, at most `timeout` seconds; return whether they did."""
         self._watch()
         return self._over.wait(timeout)
 
@@ -92,7 +92,7 @@ class Delivery:
         self._on(self._complete, callback)
 
     def on_resolved(self, callback: Callback) -> None:
-        """Call `callback(delivery)` once, from another thread, when all have answered or were too late, whatever they said.
+        """Call `callback(delivery)` once, from another thread, when all have answered or were too late.
 
         It comes after `on_complete`, too: clean up here.
         """

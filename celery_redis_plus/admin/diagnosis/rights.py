@@ -48,7 +48,7 @@ WORDS: Final = {
 
 
 def rights(broker: ExaminedBroker) -> Iterator[Finding]:
-    """Which roles of docs/access.md the user can play, and which rights it lacks."""
+    """Which roles of the access rules the user can play, and which rights it lacks."""
     who = broker.commands.connector.address.username or "default"
     words = json.dumps(list(WORDS.values()))
     try:

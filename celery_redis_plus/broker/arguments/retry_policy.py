@@ -25,7 +25,7 @@ POLICY_KINDS = ("none", "constant", "linear", "exponential", "fibonacci", "list"
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """When a message whose delivery failed comes back, and when it does not. Times are milliseconds.
+    """The delays before a failed message is delivered again. Times are milliseconds.
 
     `str(policy)` is what the queue argument `x-retry-policy` takes, such as `exponential first=1000 max=60000 jitter=0.2`. In
     such a text a time may have a unit: ms, s, m, h or d.
