@@ -1,4 +1,4 @@
-"""What mkdocs adds to the site: the changelog as a page, and the version in each footer."""
+"""What mkdocs adds to the site: the changelog as a page, the version in each footer, pages for users first in a search."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from celery_redis_plus.version import __version__
 
 CHANGELOG = Path(__file__).parent.parent / "CHANGELOG.md"
 PAGE = "changelog.md"
+#: How much the changelog, or a page for developers, counts in a search beside others.
+BEHIND = 0.3
 
 
 def on_config(config: Any) -> Any:
@@ -26,3 +28,12 @@ def on_files(files: Files, config: Any) -> Files:
     text = re.sub(r"\[([^\]]+)\]\((?!https?:|#)(?![\w/-]+\.md)[^)]+\)", r"\1", text)
     files.append(File.generated(config, PAGE, content=text))
     return files
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Put the internals, the design records and the changelog behind the pages for users in a search."""
+    source: str = page.file.src_uri
+    internal = any(section.title == "Internals" for section in page.ancestors)
+    if internal or source == PAGE or source.startswith("design/"):
+        page.meta["search"] = {"boost": BEHIND}
+    return markdown

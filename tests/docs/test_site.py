@@ -43,6 +43,7 @@ SEARCHES = {
     "redis cluster": "topologies.html#redis-cluster",
     "sentinel": "topologies.html#sentinel",
     "tls": "security.html#tls",
+    "audit log": "command-line.html#who-did-what",
     "acl user": "security.html#least",
     "memory full": "operating.html#memory",
     "kubernetes probes": "kubernetes.html",
@@ -115,6 +116,13 @@ def searched(site):
 @pytest.mark.parametrize("query", SEARCHES)
 def test_the_words_of_a_stranger_find_the_answer_among_the_first_five_pages(searched, query):
     assert any(heading.startswith(SEARCHES[query]) for page in searched[query][:5] for heading in page)
+
+
+def test_the_pages_for_developers_come_behind_those_for_users_in_a_search(index):
+    behind = {at.partition(".html")[0] for at, entry in index.items() if entry.get("boost", 1) < 1}
+
+    assert {"changelog", "contract", "data", "design/0001-core"} <= behind
+    assert behind.isdisjoint({"options", "operating", "retries", "guarantees"})
 
 
 def test_each_page_has_the_version_and_the_changelog_is_one(site):
