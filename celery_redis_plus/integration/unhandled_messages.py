@@ -85,7 +85,7 @@ def _apply_guarded(apply: Callable[..., Any], consumer: Any, target: Callable[..
             return target(*given, **given_named)
         except BaseException as error:
             # gevent's Timeout is the hard time limit of Celery's pool, which ends the task by `on_timeout`.
-            if (has_limit and type(error).__name__ == "Timeout") or not _end_task(request, error, consumer):
+            if (has_limit and type(error).__name__ == "Timeout") or not _end_task(request, error):
                 raise
             raise TaskEndedError(repr(error)) from error
 
@@ -96,14 +96,12 @@ def _apply_guarded(apply: Callable[..., Any], consumer: Any, target: Callable[..
         return None
 
 
-def _end_task(request: Any, error: BaseException, consumer: Any) -> bool:
+def _end_task(request: Any, error: BaseException) -> bool:
     """End the task around which `error` was raised; return False where it is not a task's, or none that ends one."""
     message = getattr(request, "message", None)
     # A greenlet that is killed ends by GreenletExit, which Celery's pools know.
     if not isinstance(message, Message) or isinstance(error, ENDS_OF_WORKERS) or type(error).__name__ == "GreenletExit":
         return False
-    if isinstance(error, DATA_ERRORS):
-        return end_unhandled(message, error, consumer)
     if isinstance(error, MemoryError) or not isinstance(error, Exception):
         # `sys.exit`, a cancelled coroutine: in prefork they end the process, and are a lost worker.
         error = WorkerLostError(repr(error)).with_traceback(error.__traceback__)
@@ -113,6 +111,7 @@ def _end_task(request: Any, error: BaseException, consumer: Any) -> bool:
 
 def _fail(request: Any, error: BaseException) -> None:
     """End the task of a request with an error, as prefork's main process does."""
+    logger.error("task %s failed by an error around it", request.id, exc_info=error, extra={"task_id": request.id})
     try:
         request.on_failure(ExceptionInfo((type(error), error, error.__traceback__)))
     except Exception as unnoted:  # noqa: BLE001 - of any result backend

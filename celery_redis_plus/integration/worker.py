@@ -118,9 +118,8 @@ class BrokerStep(bootsteps.StartStopStep):
                 warn_about_priorities(parent.app)
 
     def _limit_the_end(self, parent: Any, transport: Transport) -> None:
-        graceful_timeout_s = transport.options.graceful_timeout
-        if graceful_timeout_s is not None and self._graceful_stop is None:
-            self._graceful_stop = GracefulStop(parent, self._services, graceful_timeout_s)
+        if self._graceful_stop is None:
+            self._graceful_stop = GracefulStop(parent, self._services, transport.options.graceful_timeout)
 
     def _services(self) -> list[MaintenanceService]:
         """Return those of the brokers that the worker consumes from."""

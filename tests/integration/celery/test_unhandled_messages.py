@@ -118,6 +118,21 @@ def test_a_worker_goes_on_when_results_could_not_be_stored(pool, celery_app, cel
 
 
 @pytest.mark.sample(2)
+@pytest.mark.parametrize("pool", ["threads", "solo", "gevent", "prefork", pytest.param("eventlet", marks=pytest.mark.weekly)])
+def test_a_task_has_failed_whose_result_is_refused(pool, celery_app, celery_worker, notes, redis_client):
+    """By a ValueError, as of MongoDB for a large document: the task has run, and its message is no dead letter."""
+    backend = "tests.integration.celery.refusing_results:RefusingResults"
+    config = {"result_backend": backend, "task_acks_late": True, "worker_prefetch_multiplier": 1}
+    worker, app = celery_worker(pool=pool, concurrency=2, config=config), celery_app()
+    for number in range(4):
+        app.send_task("c.note", ["refused", str(number)])
+    assert notes.wait_for("refused", 4, 30, worker.tail) == {str(number): 1 for number in range(4)}
+    wait_until(lambda: not redis_client.exists("messages_index:{celery}", "queue:{celery}"), 10, worker.tail)
+    assert not redis_client.exists("dead:{celery}")
+    assert "a document is too large" in worker.log()
+
+
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("pool", ["threads", "solo", "gevent", pytest.param("eventlet", marks=pytest.mark.weekly)])
 def test_a_worker_goes_on_when_a_task_raises_what_is_no_exception(pool, celery_app, celery_worker, notes, redis_client):
     """In prefork it is a lost worker. In threads and greenlets such tasks stayed active, and their worker without a place."""
