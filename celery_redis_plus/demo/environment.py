@@ -12,26 +12,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-import redis
+from redis.exceptions import RedisError
 
-from celery_redis_plus.connection.address import Address, url_options
-from celery_redis_plus.connection.connector import Connector
-from celery_redis_plus.demo import task_log as task_logs
-from celery_redis_plus.demo.app import BROKER_VARIABLE, PREFIX_VARIABLE, make_app, task_log_of
+from celery_redis_plus.connection.address import url_options
+from celery_redis_plus.demo.app import BROKER_VARIABLE, PREFIX_VARIABLE, make_app
 from celery_redis_plus.demo.cleanup_process import CleanupProcess
+from celery_redis_plus.demo.task_log import TaskLog
 from celery_redis_plus.demo.worker import WorkerProcess
 from celery_redis_plus.errors import CeleryRedisPlusError
+from celery_redis_plus.integration.broker_urls import our_url
 from celery_redis_plus.maintenance.process_services import services
-from celery_redis_plus.options import Options
 from celery_redis_plus.testing.server import EmbeddedServer
-from celery_redis_plus.transport.url_schemes import OWN_SCHEMES
 
 if TYPE_CHECKING:
     from celery import Celery
 
     from celery_redis_plus.broker.queues.queues import Sizes
     from celery_redis_plus.demo.console import Console
-    from celery_redis_plus.demo.task_log import TaskLog
 
 #: Variables of the user's shell that would change the demo: CELERY_BROKER_URL overrides an app's own broker.
 FOREIGN = ("CELERY_", "CRP_DEMO_")
@@ -40,8 +37,6 @@ WORKER_START_S = 30
 #: Of a worker whose tasks take milliseconds.
 WORKER_STOP_S = 10
 POLL_S = 0.05
-#: Seconds that a worker goes on between two looks at whether it is in the middle of a task.
-KILL_POLL_S = 0.01
 
 
 class DemoFailed(CeleryRedisPlusError):  # noqa: N818 - as in errors.py
@@ -83,24 +78,26 @@ class Environment:
         self._exits = ExitStack()
 
     def __enter__(self) -> Self:
+        if options := url_options(self._url or ""):
+            # They could take the keys out of the demo's prefix.
+            raise DemoFailed(f"--url takes no transport options; leave out {', '.join(sorted(options))}")
         with ExitStack() as exits:
             for name in [name for name in os.environ if name.startswith(FOREIGN)]:
                 del os.environ[name]
             self._cleanup_process = exits.enter_context(CleanupProcess())
             self.folder = Path(exits.enter_context(tempfile.TemporaryDirectory(prefix="celery-redis-plus-demo-")))
             self._cleanup_process.watch_folder(str(self.folder))
-            self.broker = own_url(self._url) if self._url else self._embedded_server(exits)
+            self.broker = our_url(self._url) if self._url else self._embedded_server(exits)
             # Before the server goes: they would report that it is away.
             exits.callback(_stop_services)
-            self.address = Address.from_url(self.broker)
-            self._check_server()
-            self.task_log: TaskLog = task_log_of(self.broker, self.prefix)
+            self.task_log = TaskLog(self.broker, self.prefix)
             exits.callback(self.task_log.close)
+            # Our own error, which says what to do, if the server cannot be used.
+            self.clock_offset_s = self.task_log.clock_offset_s()
             exits.callback(self._remove_keys)
             self.app = self._apps.make_app(self.broker, self.prefix)
             exits.callback(self.app.close)
             exits.callback(self._kill_workers)
-            self.clock_offset_s = 0.0 if self.embedded else self.task_log.clock_offset_s()
             self._exits = exits.pop_all()
         return self
 
@@ -141,13 +138,6 @@ class Environment:
         worker = self.workers.pop(name)
         worker.kill()
         self._cleanup_process.forget_group(worker.group)
-
-    def kill_in_the_middle(self, name: str, is_busy: Callable[[], object], timeout_s: float) -> float:
-        """Kill a worker as soon as it is at work, or after `timeout_s`; return the time."""
-        self.wait(lambda: self.kill_if_busy(name, is_busy), timeout_s, poll_s=KILL_POLL_S)
-        if name in self.workers:
-            self.kill_worker(name)
-        return time.time()
 
     def kill_if_busy(self, name: str, is_busy: Callable[[], object]) -> bool:
         """Kill a worker that is at work; it is frozen for the look, so that it is in the middle of a task for sure."""
@@ -217,33 +207,14 @@ class Environment:
         exits.callback(server.close)
         return server.url()
 
-    def _check_server(self) -> None:
-        """Raise one of our own errors, which say what to do, if the server cannot be used."""
-        Connector(self.address, Options()).open("demo", timeout=5).disconnect()
-
     def _kill_workers(self) -> None:
         for name in list(self.workers):
             self.kill_worker(name)
 
     def _remove_keys(self) -> None:
         if not self.embedded:
-            with suppress(redis.RedisError):
-                task_logs.remove_keys(self.task_log.client, self.prefix)
-
-
-def own_url(url: str) -> str:
-    """Return the URL of a given server with our own scheme; with another one, kombu would use its own transport.
-
-    Raises:
-        InvalidAddress: the URL is none.
-        DemoFailed: it has transport options, which could take the keys out of the demo's prefix.
-    """
-    address = Address.from_url(url)
-    if options := url_options(url):
-        raise DemoFailed(f"--url takes no transport options; leave out {', '.join(sorted(options))}")
-    plain, tls = OWN_SCHEMES
-    scheme = plain if address.tls is None else tls
-    return f"{scheme}{'+socket' if address.path else ''}://{url.partition('://')[2]}"
+            with suppress(RedisError):
+                self.task_log.remove_keys()
 
 
 def _stop_services() -> None:
