@@ -1,9 +1,9 @@
 r"""The schema of lifecycle events: the one place that the scripts, the Spark pipeline and the docs follow.
 
 **Where.** The events of all messages of a queue are entries of one stream, `events:{Q}`, so all events of a message are in one
-stream, in the order of its changes. The queue is not repeated in the entry. `events_meta:{Q}` is a hash, see `META_FIELDS`. The
-set `event_logs` has the names of all queues with events. A declaration that switches a queue's event log on adds its name, and
-readers find queues only there.
+stream, in the order of its changes. The queue is not repeated in the entry. `events_meta:{Q}` is a hash, see
+`docs/field_descriptions.py`. The set `event_logs` has the names of all queues with events. A declaration that switches a queue's
+event log on adds its name, and readers find queues only there.
 
 **The entry's id** is `EPOCH-N`, and within an epoch N counts 1, 2, 3 ... without a gap: limits, lag and losses are then
 arithmetic. The epoch is the server's time in ms when the numbering began, plus 10^13: what somebody else adds with the id
@@ -147,20 +147,6 @@ DERIVED = (
 #: All columns of the table `events`, in order.
 EVENT_COLUMNS = (*PLACE, *VALUE, *DERIVED)
 
-META_FIELDS = {
-    "version": "Highest schema version in the stream.",
-    "epoch": "The current epoch.",
-    "ended": "Epochs that are over, oldest first: `EPOCH:LAST EPOCH:LAST `.",
-    "skipped": "How many events were not written because memory was full.",
-    "skipped_logged": "How many of these the log has reported.",
-    "checked": "Server ms of the last look at memory and `run_id`.",
-    "full": "Whether memory was full then: 0 or 1.",
-    "permille": "The share of messages with events then, in thousandths.",
-    "payload": "Whether `published` had payloads then: 0 or 1.",
-    "run": "The server's `run_id` then; another one begins a new epoch.",
-    "removed": "How many events of ended epochs were removed.",
-    "overrun": "How many events were trimmed before a registered reader had committed them.",
-}
 
 # ------------------------------------------------------------------------------------------- the state machine
 
