@@ -14,7 +14,6 @@ from itertools import pairwise
 from typing import Any
 
 from celery_redis_plus.errors import OptionError
-from celery_redis_plus.events import TRANSITIONS
 from celery_redis_plus.kombu_options import IGNORED_OPTIONS, KOMBU_OPTIONS, unknown
 from celery_redis_plus.option_types import (
     checked,
@@ -33,6 +32,11 @@ from celery_redis_plus.option_types import (
 
 _SECONDS = number(1)
 _TIMEOUT = number(0.01)
+#: Those of `events.TRANSITIONS`, in its order, which a publisher without event logs does without.
+_EVENTS = (
+    *("published", "delayed", "promoted", "claimed", "recovered", "requeued", "retried", "acked", "failed", "rejected"),
+    *("expired", "dead_lettered", "replayed", "moved", "cancelled", "purged", "dropped", "vanished"),
+)
 #: A pattern of any text that has a character.
 _NOT_EMPTY = r"(?s:.+)"
 
@@ -196,7 +200,7 @@ class Options:
     selected](retries.md#dead-letters-by-exception)."""
     event_log_sample: float = option(number(0.001, 1), 1)
     """The share of messages whose events are written, each with all of them."""
-    event_log_events: tuple[str, ...] | None = option(names(*TRANSITIONS), None, none="all")
+    event_log_events: tuple[str, ...] | None = option(names(*_EVENTS), None, none="all")
     """The events that are written, by name."""
     event_log_payload: bool = option(flag(), False)
     """Write the messages' envelopes and bodies (up to 1 MB) into their event `published`."""

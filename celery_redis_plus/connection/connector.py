@@ -22,7 +22,6 @@ from redis.retry import Retry
 from celery_redis_plus.connection.cluster_address import one_slot_prefix
 from celery_redis_plus.connection.credentials import Credentials, credentials_of, resolve_credential_provider
 from celery_redis_plus.connection.forks import lock_of
-from celery_redis_plus.connection.sentinel_address import SENTINEL_OPTIONS
 from celery_redis_plus.connection.server_check import ServerCheck
 from celery_redis_plus.connection.tls import check_files, completed_tls
 from celery_redis_plus.error_translation import UNKNOWN_COMMAND, translate
@@ -244,7 +243,7 @@ def _completed(address: Address, options: Options) -> Address:
         return replace(address, sentinels=sentinels)
     if address.cluster is not None:
         address = replace(address, cluster=address.cluster._replace(prefix=options.global_keyprefix))
-    given = [name for name in SENTINEL_OPTIONS if getattr(options, name)]
+    given = [name for name in ("master_name", "sentinel_kwargs", "min_other_sentinels") if getattr(options, name)]
     if given:
         raise InvalidAddress(
             f"{address.display()}: {', '.join(given)} need the address of Sentinels in broker_url: "

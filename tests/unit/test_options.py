@@ -9,6 +9,7 @@ import socket
 import pytest
 
 from celery_redis_plus.errors import CeleryRedisPlusError, OptionError
+from celery_redis_plus.events import TRANSITIONS
 from celery_redis_plus.kombu_options import ignored
 from celery_redis_plus.options import Options, table
 
@@ -120,6 +121,10 @@ def test_message_ttl_none_is_what_applies_anyway():
 def test_none_means_not_set_where_it_has_no_meaning_of_its_own():
     options = Options.from_mapping({"visibility_timeout": None, "stream_maxlen": None})
     assert (options.visibility_timeout, options.stream_maxlen) == (300, 10_000)
+
+
+def test_the_names_of_events_are_those_that_there_are():
+    assert Options.from_mapping({"event_log_events": list(TRANSITIONS)}).event_log_events == tuple(TRANSITIONS)
 
 
 def test_none_is_kept_where_it_means_something():
