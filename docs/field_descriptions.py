@@ -157,3 +157,29 @@ EVENTS_META_FIELDS = {
     "removed": "How many events of ended epochs were removed.",
     "overrun": "How many events were trimmed before a registered reader had committed them.",
 }
+
+#: Reasons that the scripts and the worker write; others are free words.
+EVENT_REASONS = {
+    "failure": "`acked`, `failed`: the task raised.",
+    "retry": "`acked`: the task raised Retry; a new message stands for it.",
+    "ignored": "`acked`: the task raised Ignore.",
+    "revoked": "`acked`: the task was revoked, or had expired.",
+    "early": "`acked`: before the work began. If that fails, `failed` follows.",
+    "heartbeat_lost": "`recovered`, `dead_lettered`: no heartbeat moved its deadline on.",
+    "not_begun": "`recovered`: its consumer was lost before it began it: no failure.",
+    "connection_lost": "`recovered`: its session broke; `recovered`, `retried`: its process had no connection.",
+    "handed_back": "`requeued`: claimed and not started; `retried`: claimed by a process that already works on it.",
+    "kicked": "`requeued`: an operator took it from its consumer.",
+    "rejected": "`requeued`, `retried`, `dead_lettered`: the consumer rejected it.",
+    "consumer_timeout": "`requeued`, `retried`: `x-consumer-timeout` was over.",
+    "requeue": "`requeued`, `retried`: the consumer wants it again: no failure.",
+    "delivery_limit": "`dead_lettered`: delivered too often.",
+    "retry_policy": "`dead_lettered`: the queue's retry policy is `none`, or at its end.",
+    "expired": "`dead_lettered`, `acked`: too old.",
+    "damaged": "`dead_lettered`: a field that should be a number is none.",
+    "maxlen": "`dead_lettered`, `dropped`: the queue is full.",
+    "retention": "`dropped`: a dead letter over the limit of number or age.",
+    "replaced": "`cancelled`: a newer message of its task took its place.",
+    "rescheduled": "`delayed`: got another time.",
+    "queue_deleted": "`purged`: went with its queue.",
+}

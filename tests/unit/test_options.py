@@ -7,11 +7,12 @@ import math
 import socket
 
 import pytest
+from option_texts import option_texts
 
 from celery_redis_plus.errors import CeleryRedisPlusError, OptionError
 from celery_redis_plus.events import TRANSITIONS
 from celery_redis_plus.kombu_options import ignored
-from celery_redis_plus.options import Options, table
+from celery_redis_plus.options import Options
 
 # What a URL's query gives, and what is meant.
 FROM_TEXT = [
@@ -189,7 +190,7 @@ def test_no_secret_is_printed_and_options_can_be_hashed():
 
 
 def test_the_table_has_every_option_with_all_that_the_documentation_prints():
-    rows = {name: row for name, *row in table()}
+    rows = {name: row for name, *row in option_texts()}
     assert rows["visibility_timeout"][:3] == ["float", "300", "s"]
     assert rows["socket_timeout"][0] == "float or None"
     for kind, _, _, allowed, doc in rows.values():
