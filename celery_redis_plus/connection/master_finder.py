@@ -38,9 +38,8 @@ class MasterFinder:
     def __init__(self, question: Question, looks: MasterLooks) -> None:
         """Ask `question`, and share the looks with others who ask the same servers."""
         self.question = question
-        self._looks = looks
-        #: Keeps connections from one look to the next.
-        self.inquiry = looks.inquiry
+        #: Asks, and keeps connections from one look to the next.
+        self.looks = looks
         #: Who is asked: those of the address, and behind them those that answers have named.
         self._hosts = question.hosts
         #: The master of the newest configuration that this process knows of.
@@ -48,7 +47,7 @@ class MasterFinder:
         #: The place of the one that is asked first: the last one that had a good answer.
         self._first = 0
         self._wakers: weakref.WeakSet[Wakes] = weakref.WeakSet()
-        looks.join(self)
+        looks.serve(self)
 
     def answers(self) -> Iterator[tuple[str, Master | Exception]]:
         """Ask one after another; yield where it is, and its answer. A caller that is content stops.
@@ -58,11 +57,10 @@ class MasterFinder:
         """
         hosts, first = self._hosts, self._first
         in_turn = (*hosts[first:], *hosts[:first])
-        for host, port in sorted(in_turn, key=self._looks.is_slow):
+        for host, port in sorted(in_turn, key=self.looks.is_slow):
             answer: Master | Exception
             try:
-                with self._looks.timed((host, port)):
-                    found = self.inquiry.ask(self.question, host, port)
+                found = self.looks.ask(self.question, (host, port))
             except InvalidAddress:
                 raise
             except (NoAnswer, CeleryRedisPlusError, RedisError, OSError) as error:
@@ -93,7 +91,7 @@ class MasterFinder:
         elif known is not None and known.is_newer_than(master):
             master = known
         self._note(master)
-        self._looks.note_answer()
+        self.looks.note_answer()
 
     def _note(self, master: Master) -> None:
         """Keep an answer, and whom else it names that can be asked: the address may name servers that are gone by now."""
@@ -116,12 +114,12 @@ class MasterFinder:
 
     def look(self) -> None:
         """Have somebody asked whether the master is the one that is known, if a second has passed since the last time."""
-        self._looks.look(self.question, self._hosts)
+        self.looks.look(self.question, self._hosts)
 
     @property
     def next_look_at(self) -> float:
         """When somebody is asked next, on the monotonic clock, in seconds: each look moves it on."""
-        return self._looks.next_at
+        return self.looks.next_at
 
     def learn(self, fetched: Any, host: str, place: tuple[str, int]) -> None:
         """Take what the server at `place`, on `host`, has answered to a look.

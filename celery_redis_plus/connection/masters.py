@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from celery_redis_plus.connection.cluster_question import ClusterQuestion
 from celery_redis_plus.connection.master_finder import finder_for
-from celery_redis_plus.connection.master_inquiry import MasterInquiry
 from celery_redis_plus.connection.master_looks import looks_for
 from celery_redis_plus.connection.master_question import Master, NoAnswer
 from celery_redis_plus.connection.sentinel_question import SentinelQuestion
@@ -78,10 +77,7 @@ class MasterConnections:
         self._connect = connect
         # Shards differ by their prefixes alone.
         cluster = None if address.cluster is None else address.cluster._replace(prefix="")
-        looks = looks_for(
-            (replace(address, cluster=cluster), replace(options, global_keyprefix="")),
-            MasterInquiry(address, connect_to_ask),
-        )
+        looks = looks_for((replace(address, cluster=cluster), replace(options, global_keyprefix="")), address, connect_to_ask)
         self.finder = finder_for((address, options), question, looks)
 
     def open(self, purpose: str, patience_s: float | None) -> Connection:
