@@ -39,9 +39,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from celery_redis_plus.connection.address import Address
-    from celery_redis_plus.connection.master_finder import MasterFinder
     from celery_redis_plus.connection.master_question import Question
-    from celery_redis_plus.connection.masters import MasterConnections
+    from celery_redis_plus.connection.masters import MasterConnections, MasterFinder
     from celery_redis_plus.options import Options
 
 logger = logging.getLogger(__name__)

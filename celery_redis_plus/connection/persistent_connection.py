@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from celery_redis_plus.connection.connector import Connector
     from celery_redis_plus.connection.credentials import Login
-    from celery_redis_plus.connection.master_finder import MasterFinder
+    from celery_redis_plus.connection.masters import MasterFinder
 
 logger = logging.getLogger(__name__)
 
