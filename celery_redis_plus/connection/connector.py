@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import inspect
 import logging
-import os
 import socket
 import struct
 import sys
@@ -21,7 +20,6 @@ from redis.retry import Retry
 
 from celery_redis_plus.connection.cluster_address import one_slot_prefix
 from celery_redis_plus.connection.credentials import Credentials, credentials_of, resolve_credential_provider
-from celery_redis_plus.connection.forks import lock_of
 from celery_redis_plus.connection.server_check import ServerCheck
 from celery_redis_plus.connection.tls import check_files, completed_tls
 from celery_redis_plus.error_translation import UNKNOWN_COMMAND, translate
@@ -57,7 +55,6 @@ class Connector:
     Attributes:
         address: where connections go, completed by the options `ssl` and `credential_provider`.
         options: the transport options they are made with; for a cluster, `global_keyprefix` has a hash tag.
-        connections_opened: how many were opened in this process, closed ones included.
         finder: asks the Sentinels, or the nodes of a cluster; None for one server.
         credentials: those of the option `credential_provider`; None without a provider.
         missing_replicas: as `ServerCheck` has it, of all connectors of the process.
@@ -68,11 +65,8 @@ class Connector:
             options = replace(options, global_keyprefix=one_slot_prefix(options.global_keyprefix))
         self.address = _completed(address, options)
         self.options = options
-        self.connections_opened = 0
         self._check = check
         self.missing_replicas = check.missing_replicas
-        self._pid = os.getpid()
-        self._lock = lock_of(self)
         #: Called with the purpose of each connection before it is opened; raises where that would be in vain.
         self.before_open: Callable[[str], None] = lambda _: None
         #: Providers may refuse CLIENT; names only help readers of CLIENT LIST.
@@ -136,7 +130,6 @@ class Connector:
         except BaseException:
             connection.disconnect()
             raise
-        self._count()
         return connection
 
     @property
@@ -217,13 +210,6 @@ class Connector:
             return Connection(**arguments)
         check_files(address.tls)
         return SSLConnection(**arguments, **address.tls)
-
-    def _count(self) -> None:
-        if self._pid != os.getpid():
-            # Forked: the parent's connections are not ours.
-            self._pid, self.connections_opened = os.getpid(), 0
-        with self._lock:
-            self.connections_opened += 1
 
 
 def _completed(address: Address, options: Options) -> Address:
