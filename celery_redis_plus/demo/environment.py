@@ -86,7 +86,7 @@ class Environment:
                 del os.environ[name]
             self._cleanup_process = exits.enter_context(CleanupProcess())
             self.folder = Path(exits.enter_context(tempfile.TemporaryDirectory(prefix="celery-redis-plus-demo-")))
-            self._cleanup_process.watch_folder(str(self.folder))
+            self._cleanup_process.note("folder", self.folder)
             self.broker = our_url(self._url) if self._url else self._embedded_server(exits)
             # Before the server goes: they would report that it is away.
             exits.callback(_stop_services)
@@ -127,7 +127,7 @@ class Environment:
             },
             on_line=self._console.log if self._verbose else _ignore,
         )
-        self._cleanup_process.watch_group(worker.group)
+        self._cleanup_process.note("group", worker.group)
         self.workers[name] = worker
         if not self.wait(lambda: any(record["worker"] == name for record in self.task_log.read("ready")), WORKER_START_S):
             raise DemoFailed(f"worker {name!r} was not ready within {WORKER_START_S} s")
@@ -137,7 +137,7 @@ class Environment:
         """Kill a worker with SIGKILL; it is not missed from then on."""
         worker = self.workers.pop(name)
         worker.kill()
-        self._cleanup_process.forget_group(worker.group)
+        self._cleanup_process.note("ended", worker.group)
 
     def kill_if_busy(self, name: str, is_busy: Callable[[], object]) -> bool:
         """Kill a worker that is at work; it is frozen for the look, so that it is in the middle of a task for sure."""
@@ -154,7 +154,7 @@ class Environment:
         statuses = {}
         for name, worker in list(self.workers.items()):
             statuses[name] = worker.stop(WORKER_STOP_S)
-            self._cleanup_process.forget_group(worker.group)
+            self._cleanup_process.note("ended", worker.group)
             del self.workers[name]
         return statuses
 
@@ -180,16 +180,16 @@ class Environment:
             time.sleep(poll_s)
         return True
 
-    def wait_for_records(self, kind: str, number: int, timeout_s: float, progress: Callable[[int], None] | None = None) -> None:
+    def wait_for_records(self, kind: str, number: int, timeout_s: float, label: str) -> None:
         """Wait for so many records, but not for ever: the expectations are checked against what was recorded until then."""
+        with self._console.progress(label, number) as progress:
 
-        def enough() -> bool:
-            count = self.task_log.count(kind)
-            if progress:
+            def enough() -> bool:
+                count = self.task_log.count(kind)
                 progress(min(count, number))
-            return count >= number
+                return count >= number
 
-        self.wait(enough, timeout_s)
+            self.wait(enough, timeout_s)
 
     def sizes(self, queue: str) -> Sizes:
         """Return how many messages a queue has: ready, delayed, unacked."""
@@ -201,9 +201,9 @@ class Environment:
 
     def _embedded_server(self, exits: ExitStack) -> str:
         server = EmbeddedServer().start()
-        self._cleanup_process.watch_group(server.pid)
-        self._cleanup_process.watch_folder(str(server.directory))
-        exits.callback(self._cleanup_process.forget_group, server.pid)
+        self._cleanup_process.note("group", server.pid)
+        self._cleanup_process.note("folder", server.directory)
+        exits.callback(self._cleanup_process.note, "ended", server.pid)
         exits.callback(server.close)
         return server.url()
 

@@ -35,8 +35,7 @@ def run_scenario(environment: Environment, console: Console) -> Outcome:
         environment.app.send_task(COUNTDOWNS, (number,), queue=COUNTDOWNS, countdown=countdowns[number])
     sizes = environment.sizes(COUNTDOWNS)
     console.say(f"in Redis now: {sizes.delayed} delayed, {sizes.ready} ready, {sizes.unacked} at a worker")
-    with console.progress("started", TASKS) as progress:
-        environment.wait_for_records(COUNTDOWNS, TASKS, LAST_S + 10, progress)
+    environment.wait_for_records(COUNTDOWNS, TASKS, LAST_S + 10, "started")
 
     records = environment.task_log.read(COUNTDOWNS)
     lateness = lateness_ms(records, environment.clock_offset_s)
