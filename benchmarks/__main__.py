@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import fnmatch
-import importlib.util
 import json
 import signal
 import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import click
 
 from benchmarks import report
 from benchmarks.contenders import ORDER, Contender, discover, register_transports
@@ -117,21 +118,8 @@ def _tell(line: str) -> None:
 def _print(lines: Sequence[report.Line], *, quick: bool) -> None:
     if quick:
         print("Quick run: small sizes, few rounds. The verdicts count only for the full run.")
-    text = report.as_text(lines)
-    if sys.stdout.isatty() and importlib.util.find_spec("rich") is not None:
-        _print_in_colour(text)
-    else:
-        print(text)
-
-
-def _print_in_colour(text: str) -> None:
-    """Lines as they are: a table of rich would fold its cells on a narrow terminal."""
-    from rich.console import Console
-
-    console = Console(highlight=False, markup=False, soft_wrap=True)
-    for line in text.splitlines():
-        style = "red" if line.endswith(report.MISSED) else "green" if line.endswith(report.MET) else None
-        console.print(line, style=style)
+    for line in report.as_text(lines).splitlines():
+        click.secho(line, fg="red" if line.endswith(report.MISSED) else "green" if line.endswith(report.MET) else None)
 
 
 if __name__ == "__main__":

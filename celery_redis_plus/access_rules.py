@@ -10,8 +10,7 @@ import re
 from dataclasses import dataclass
 
 from celery_redis_plus.keys import Keys
-from celery_redis_plus.script_headers import script_names
-from celery_redis_plus.scripts import script
+from celery_redis_plus.scripts import script, script_names
 
 _CALLED = re.compile(r"redis\.p?call\('([A-Z]+)'")
 #: Commands of which a role needs only some sub-commands, where scripts call them.

@@ -1,9 +1,9 @@
 r"""The schema of lifecycle events: the one place that the scripts, the Spark pipeline and the docs follow.
 
 **Where.** The events of all messages of a queue are entries of one stream, `events:{Q}`, so all events of a message are in one
-stream, in the order of its changes. The queue is not repeated in the entry. `events_meta:{Q}` is a hash, see `META_FIELDS`. The
-set `event_logs` has the names of all queues with events. A declaration that switches a queue's event log on adds its name, and
-readers find queues only there.
+stream, in the order of its changes. The queue is not repeated in the entry. `events_meta:{Q}` is a hash, see
+`docs/field_descriptions.py`. The set `event_logs` has the names of all queues with events. A declaration that switches a queue's
+event log on adds its name, and readers find queues only there.
 
 **The entry's id** is `EPOCH-N`, and within an epoch N counts 1, 2, 3 ... without a gap: limits, lag and losses are then
 arithmetic. The epoch is the server's time in ms when the numbering began, plus 10^13: what somebody else adds with the id
@@ -36,7 +36,7 @@ the events of one queue is that of their ids, never that of `ts`, which may be e
 
 **Texts** (worker, reason, error, target, all of the description) may hold no TAB, line feed, carriage return or backslash of
 their own: the Python side passes them through `pack_text` and hands them to the scripts ready packed. What a script writes by
-itself (event names, reasons of `REASONS`, tags) needs no escaping, so Lua has none.
+itself (event names, reasons, tags) needs no escaping, so Lua has none.
 
 **The description** is the columns of `DESCRIPTION`, of which the publisher makes one text (`pack_description`); the publish
 script puts it through untouched: Lua never parses an envelope. Only `published` has one; readers join by message id.
@@ -147,20 +147,6 @@ DERIVED = (
 #: All columns of the table `events`, in order.
 EVENT_COLUMNS = (*PLACE, *VALUE, *DERIVED)
 
-META_FIELDS = {
-    "version": "Highest schema version in the stream.",
-    "epoch": "The current epoch.",
-    "ended": "Epochs that are over, oldest first: `EPOCH:LAST EPOCH:LAST `.",
-    "skipped": "How many events were not written because memory was full.",
-    "skipped_logged": "How many of these the log has reported.",
-    "checked": "Server ms of the last look at memory and `run_id`.",
-    "full": "Whether memory was full then: 0 or 1.",
-    "permille": "The share of messages with events then, in thousandths.",
-    "payload": "Whether `published` had payloads then: 0 or 1.",
-    "run": "The server's `run_id` then; another one begins a new epoch.",
-    "removed": "How many events of ended epochs were removed.",
-    "overrun": "How many events were trimmed before a registered reader had committed them.",
-}
 
 # ------------------------------------------------------------------------------------------- the state machine
 
@@ -206,32 +192,6 @@ _TRANSITIONS = (
 )
 #: By event.
 TRANSITIONS = {transition.event: transition for transition in _TRANSITIONS}
-
-#: Reasons that the scripts and the worker write; others are free words.
-REASONS = {
-    "failure": "`acked`, `failed`: the task raised.",
-    "retry": "`acked`: the task raised Retry; a new message stands for it.",
-    "ignored": "`acked`: the task raised Ignore.",
-    "revoked": "`acked`: the task was revoked, or had expired.",
-    "early": "`acked`: before the work began. If that fails, `failed` follows.",
-    "heartbeat_lost": "`recovered`, `dead_lettered`: no heartbeat moved its deadline on.",
-    "not_begun": "`recovered`: its consumer was lost before it began it: no failure.",
-    "connection_lost": "`recovered`: its session broke; `recovered`, `retried`: its process had no connection.",
-    "handed_back": "`requeued`: claimed and not started; `retried`: claimed by a process that already works on it.",
-    "kicked": "`requeued`: an operator took it from its consumer.",
-    "rejected": "`requeued`, `retried`, `dead_lettered`: the consumer rejected it.",
-    "consumer_timeout": "`requeued`, `retried`: `x-consumer-timeout` was over.",
-    "requeue": "`requeued`, `retried`: the consumer wants it again: no failure.",
-    "delivery_limit": "`dead_lettered`: delivered too often.",
-    "retry_policy": "`dead_lettered`: the queue's retry policy is `none`, or at its end.",
-    "expired": "`dead_lettered`, `acked`: too old.",
-    "damaged": "`dead_lettered`: a field that should be a number is none.",
-    "maxlen": "`dead_lettered`, `dropped`: the queue is full.",
-    "retention": "`dropped`: a dead letter over the limit of number or age.",
-    "replaced": "`cancelled`: a newer message of its task took its place.",
-    "rescheduled": "`delayed`: got another time.",
-    "queue_deleted": "`purged`: went with its queue.",
-}
 
 COMPLETED, FAILED = "COMPLETED", "FAILED"
 

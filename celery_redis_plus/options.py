@@ -1,20 +1,16 @@
 """Every transport option once: name, type, default, unit, and below it what it does.
 
-`Options` validates by this declaration, and the table in the documentation is printed from it (`table()`).
+`Options` validates by this declaration, and the page of the documentation is made of it (`docs/option_texts.py`).
 Durations are seconds, as everywhere in Celery's configuration.
 """
 
 from __future__ import annotations
 
-import ast
-import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from itertools import pairwise
 from typing import Any
 
 from celery_redis_plus.errors import OptionError
-from celery_redis_plus.events import TRANSITIONS
 from celery_redis_plus.kombu_options import IGNORED_OPTIONS, KOMBU_OPTIONS, unknown
 from celery_redis_plus.option_types import (
     checked,
@@ -33,6 +29,11 @@ from celery_redis_plus.option_types import (
 
 _SECONDS = number(1)
 _TIMEOUT = number(0.01)
+#: Those of `events.TRANSITIONS`, in its order, which a publisher without event logs does without.
+_EVENTS = (
+    *("published", "delayed", "promoted", "claimed", "recovered", "requeued", "retried", "acked", "failed", "rejected"),
+    *("expired", "dead_lettered", "replayed", "moved", "cancelled", "purged", "dropped", "vanished"),
+)
 #: A pattern of any text that has a character.
 _NOT_EMPTY = r"(?s:.+)"
 
@@ -196,7 +197,7 @@ class Options:
     selected](retries.md#dead-letters-by-exception)."""
     event_log_sample: float = option(number(0.001, 1), 1)
     """The share of messages whose events are written, each with all of them."""
-    event_log_events: tuple[str, ...] | None = option(names(*TRANSITIONS), None, none="all")
+    event_log_events: tuple[str, ...] | None = option(names(*_EVENTS), None, none="all")
     """The events that are written, by name."""
     event_log_payload: bool = option(flag(), False)
     """Write the messages' envelopes and bodies (up to 1 MB) into their event `published`."""
@@ -249,22 +250,3 @@ class Options:
         """Return what stands before an exchange's name in the key of its stream, as `fanout_prefix` says."""
         prefix = "/{db}." if self.fanout_prefix is True else self.fanout_prefix or ""
         return prefix.replace("{db}", str(db))
-
-
-def table() -> Iterator[tuple[str, str, str, str, str, str]]:
-    """Yield (name, type, default, unit, allowed values, text) of every option, for the documentation."""
-    texts = _texts()
-    for one in fields(Options):
-        meta = one.metadata
-        yield one.name, meta["type"], repr(one.default), meta["unit"], meta["allowed"], texts[one.name]
-
-
-def _texts() -> dict[str, str]:
-    """Return the text that stands below each option."""
-    (declaration,) = ast.parse(inspect.getsource(Options)).body
-    texts = {}
-    for pair in pairwise(ast.iter_child_nodes(declaration)):
-        match pair:
-            case (ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(doc)))):
-                texts[name] = " ".join(doc.split())
-    return texts

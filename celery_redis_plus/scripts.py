@@ -10,6 +10,7 @@ import hashlib
 import re
 from functools import cache
 from importlib import import_module
+from pathlib import Path
 from typing import NamedTuple
 
 from celery_redis_plus.errors import CeleryRedisPlusError
@@ -52,6 +53,11 @@ def _read(path: str) -> str:
             return file.read()
     except OSError as error:
         raise ScriptError(f"Lua file {path!r} is not installed beside celery_redis_plus") from error
+
+
+def script_names() -> list[str]:
+    """Return the names of all scripts."""
+    return sorted(path.stem for path in Path(_folder()).glob("*.lua"))
 
 
 def compose(source: str, included: set[str] | None = None) -> str:

@@ -6,10 +6,11 @@ import re
 from importlib import resources
 
 from contract_operations import NO_STATE, OPERATIONS, Operation
+from key_descriptions import DESCRIPTIONS, SECTIONS, WITH_MEMBERS, WITH_QUEUE, KeyDescription
+from script_headers import writers
 
-from celery_redis_plus.key_descriptions import DESCRIPTIONS, SECTIONS, WITH_MEMBERS, WITH_QUEUE, KeyDescription
 from celery_redis_plus.record_fields import COUNTERS, FANOUT_COUNTERS
-from celery_redis_plus.script_headers import script_names, writers
+from celery_redis_plus.scripts import script_names
 
 DATA_INTRO = """# Data in Redis
 

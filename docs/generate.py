@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING
 from argument_descriptions import OF_CONSUMERS, OF_EXCHANGES, OF_MESSAGES, OF_QUEUES
 from benchmark_figures import WITH_FIGURES, figures_in
 from data_pages import contract_page, data_page
+from field_descriptions import EVENT_REASONS
+from option_texts import option_texts
 from reference_pages import administration_page, api_page, commands_page
 
-from celery_redis_plus import errors, events, options
+from celery_redis_plus import errors, events
 from celery_redis_plus.access_rules import ROLES
 from celery_redis_plus.admin.diagnosis.checks import CHECKS
 from celery_redis_plus.admin.diagnosis.naming import NAMED
@@ -114,7 +116,7 @@ def options_page() -> str:
     """Return the page of all transport options: a heading each, so that an error or a page can link to one."""
     return OPTIONS_INTRO + "".join(
         f"\n### {name}\n\n{default_and_allowed(default, unit, with_link(allowed))}.\n\n{filled(text)}\n"
-        for name, _, default, unit, allowed, text in options.table()
+        for name, _, default, unit, allowed, text in option_texts()
     )
 
 
@@ -204,7 +206,7 @@ def events_page() -> str:
             "\n## Columns\n\n",
             *(f"* `{column.name}` ({COLUMN_TYPES[column.kind]}): {column.doc}\n" for column in events.EVENT_COLUMNS),
             "\n## Reasons\n\nOn which event, and what it means:\n\n",
-            *listed(events.REASONS),
+            *listed(EVENT_REASONS),
         )
     )
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final
 from celery_redis_plus.broker.consumers.processes import Processes
 from celery_redis_plus.broker.queues.audit import current_actor
 from celery_redis_plus.connection.scans import scan_keys
-from celery_redis_plus.key_descriptions import DESCRIPTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -20,10 +19,31 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Kind of a key -> the type of what is there. The last two are of migrations, beside kombu's keys.
-TYPES: Final = {one.kind: one.type for one in DESCRIPTIONS} | {"moving": "list", "taken": "zset"}
+#: Type of a key -> the kinds that have it. `moving` and `taken` are of migrations, beside kombu's keys.
+KINDS: Final = {
+    "hash": (
+        *("binding", "consumer", "events_meta", "events_readers", "exchanges", "fanout", "leader", "leaving_message"),
+        *("leaving_shard", "limiter_rules", "message", "meta", "policies", "processes", "shards_raise", "subscriber", "track"),
+    ),
+    "zset": (
+        *("client_wakeup", "consumers", "cursors", "dead", "dead_subscribers", "delayed", "dlx_outbox", "expiry", "group_times"),
+        *("groups", "heartbeats", "held", "limited", "limited_until", "limiter_places", "limiter_queues", "limiter_window"),
+        *("limiters", "messages_index", "migrated", "moved_in", "queue", "queues", "schedule_wakeup", "subscribers"),
+        *("sweep_wakeup", "taken", "tracks", "trash", "waiting_publishers", "wakeup", "with_credit"),
+    ),
+    "string": ("database_id", "dedup", "event_index", "limiter_bucket", "producer", "queue_ids", "task_index"),
+    "list": ("leaving", "moving"),
+    "stream": ("audit", "events", "stream", "track_events"),
+    "set": ("always_swept", "event_logs"),
+}
+TYPES: Final = {kind: type_ for type_, kinds in KINDS.items() for kind in kinds}
 #: Kinds that are one key a broker, spelled without a tag in braces. Other keys of a whole name such as `dead` are not ours.
-WHOLE_NAMES: Final = frozenset({one.kind for one in DESCRIPTIONS if b"{" not in one.key} | {"moving", "taken"})
+WHOLE_NAMES: Final = frozenset(
+    (
+        *("always_swept", "database_id", "event_logs", "exchanges", "limiter_queues", "limiter_rules", "limiters"),
+        *("moving", "policies", "queue_ids", "queues", "shards_raise", "sweep_wakeup", "taken", "tracks"),
+    )
+)
 #: Keys that one command deletes. Their memory is freed by another thread of the server (UNLINK).
 DELETED_A_CALL: Final = 250
 #: Kinds that come last: by `fanout` the streams are found, and the mark tells other processes of the loss.

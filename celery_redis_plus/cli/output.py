@@ -29,6 +29,14 @@ def print_json(value: Any) -> None:
     click.echo(json.dumps(value, default=_plain))
 
 
+def tell(value: Any, text: str, *, as_json: bool) -> None:
+    """Print what was done, as a JSON object or as a sentence."""
+    if as_json:
+        print_json(value)
+    else:
+        click.echo(text)
+
+
 def _plain(value: Any) -> Any:
     if isinstance(value, datetime):
         return value.isoformat()

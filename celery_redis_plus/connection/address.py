@@ -9,7 +9,6 @@ from urllib.parse import parse_qsl, quote, unquote, urlsplit
 from celery_redis_plus.connection.cluster_address import Cluster
 from celery_redis_plus.connection.credentials import resolve_credential_provider
 from celery_redis_plus.connection.host_lists import CLUSTER_SCHEME, SENTINEL_SCHEME, hosts_of, kind_of, server_text
-from celery_redis_plus.connection.sentinel_address import SENTINEL_QUERY, Sentinels
 from celery_redis_plus.connection.tls import is_tls_argument, tls_arguments
 from celery_redis_plus.errors import InvalidAddress
 
@@ -17,6 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from redis.credentials import CredentialProvider
+
+    from celery_redis_plus.connection.sentinel_address import Sentinels
 
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 6379
@@ -27,6 +28,7 @@ _SOCKET_SCHEMES = frozenset({"socket", "unix"})
 
 #: Names in a URL's query that are part of the address; the others are transport options (see `url_options`).
 _QUERY = frozenset({"virtual_host", "db", "username", "password", "credential_provider"})
+_SENTINEL_QUERY = frozenset({"master_name", "min_other_sentinels", "sentinel_username", "sentinel_password"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +194,7 @@ def url_options(url: str) -> dict[str, str]:
         InvalidAddress: the query cannot be parsed.
     """
     scheme, _, rest = url.partition("://")
-    names = _QUERY | SENTINEL_QUERY if rest and kind_of(scheme) == SENTINEL_SCHEME else _QUERY
+    names = _QUERY | _SENTINEL_QUERY if rest and kind_of(scheme) == SENTINEL_SCHEME else _QUERY
     query = _query(url.partition("#")[0].partition("?")[2])
     return {name: value for name, value in query.items() if name not in names and not is_tls_argument(name)}
 
@@ -275,6 +277,9 @@ def _parts_of_hosts(url: str, kind: str) -> dict[str, Any]:
     others = query.get("min_other_sentinels") or "0"
     if not others.isascii() or not others.isdigit():
         raise InvalidAddress(f"min_other_sentinels={others!r} is not allowed; allowed: a number from 0")
+    # Most programs do without it.
+    from celery_redis_plus.connection.sentinel_address import Sentinels
+
     sentinels = Sentinels(
         hosts_of(hosts, kind),
         master_name=query.get("master_name", ""),

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-Hosts = tuple[tuple[str, int], ...]
-
 #: Seconds that a node may take for each answer, where others can be asked: all know the same.
 ANSWER_S = 1.0
 

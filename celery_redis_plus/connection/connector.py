@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import inspect
 import logging
-import os
 import socket
 import struct
 import sys
@@ -21,8 +20,6 @@ from redis.retry import Retry
 
 from celery_redis_plus.connection.cluster_address import one_slot_prefix
 from celery_redis_plus.connection.credentials import Credentials, credentials_of, resolve_credential_provider
-from celery_redis_plus.connection.forks import lock_of
-from celery_redis_plus.connection.sentinel_address import SENTINEL_OPTIONS
 from celery_redis_plus.connection.server_check import ServerCheck
 from celery_redis_plus.connection.tls import check_files, completed_tls
 from celery_redis_plus.error_translation import UNKNOWN_COMMAND, translate
@@ -40,9 +37,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from celery_redis_plus.connection.address import Address
-    from celery_redis_plus.connection.master_finder import MasterFinder
     from celery_redis_plus.connection.master_question import Question
-    from celery_redis_plus.connection.masters import MasterConnections
+    from celery_redis_plus.connection.masters import MasterConnections, MasterFinder
     from celery_redis_plus.options import Options
 
 logger = logging.getLogger(__name__)
@@ -59,7 +55,6 @@ class Connector:
     Attributes:
         address: where connections go, completed by the options `ssl` and `credential_provider`.
         options: the transport options they are made with; for a cluster, `global_keyprefix` has a hash tag.
-        connections_opened: how many were opened in this process, closed ones included.
         finder: asks the Sentinels, or the nodes of a cluster; None for one server.
         credentials: those of the option `credential_provider`; None without a provider.
         missing_replicas: as `ServerCheck` has it, of all connectors of the process.
@@ -70,11 +65,8 @@ class Connector:
             options = replace(options, global_keyprefix=one_slot_prefix(options.global_keyprefix))
         self.address = _completed(address, options)
         self.options = options
-        self.connections_opened = 0
         self._check = check
         self.missing_replicas = check.missing_replicas
-        self._pid = os.getpid()
-        self._lock = lock_of(self)
         #: Called with the purpose of each connection before it is opened; raises where that would be in vain.
         self.before_open: Callable[[str], None] = lambda _: None
         #: Providers may refuse CLIENT; names only help readers of CLIENT LIST.
@@ -138,7 +130,6 @@ class Connector:
         except BaseException:
             connection.disconnect()
             raise
-        self._count()
         return connection
 
     @property
@@ -220,13 +211,6 @@ class Connector:
         check_files(address.tls)
         return SSLConnection(**arguments, **address.tls)
 
-    def _count(self) -> None:
-        if self._pid != os.getpid():
-            # Forked: the parent's connections are not ours.
-            self._pid, self.connections_opened = os.getpid(), 0
-        with self._lock:
-            self.connections_opened += 1
-
 
 def _completed(address: Address, options: Options) -> Address:
     """Return `address` with what the options add to it; what it says itself goes first."""
@@ -244,7 +228,7 @@ def _completed(address: Address, options: Options) -> Address:
         return replace(address, sentinels=sentinels)
     if address.cluster is not None:
         address = replace(address, cluster=address.cluster._replace(prefix=options.global_keyprefix))
-    given = [name for name in SENTINEL_OPTIONS if getattr(options, name)]
+    given = [name for name in ("master_name", "sentinel_kwargs", "min_other_sentinels") if getattr(options, name)]
     if given:
         raise InvalidAddress(
             f"{address.display()}: {', '.join(given)} need the address of Sentinels in broker_url: "

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from celery_redis_plus.connection.connector import Connector
     from celery_redis_plus.connection.credentials import Login
-    from celery_redis_plus.connection.master_finder import MasterFinder
+    from celery_redis_plus.connection.masters import MasterFinder
 
 logger = logging.getLogger(__name__)
 
@@ -218,7 +218,7 @@ class PersistentConnection:
         self._login, self._login_retry_at = None if credentials is None else credentials.login(), inf
         connection = self._connection = self.connector.open(self.purpose, timeout=self.timeout)
         if self.connector.finder is not None:
-            self.connector.finder.inquiry.join(self)
+            self.connector.finder.looks.join(self)
         self._read, self._arrived = replies_of(connection)
         self._identity = identity(self.fileno())
         self._closer = weakref.finalize(self, _close, connection)
@@ -329,7 +329,7 @@ class PersistentConnection:
             with suppress(Exception):
                 connection.disconnect()
             if self.connector.finder is not None:
-                self.connector.finder.inquiry.leave(self)
+                self.connector.finder.looks.leave(self)
 
     def _fail(self, error: Exception) -> None:
         failed = self._connection is not None

@@ -14,11 +14,6 @@ from celery_redis_plus.errors import InvalidAddress
 if TYPE_CHECKING:
     from redis.credentials import CredentialProvider
 
-#: What stands in the query of a Sentinel URL, besides what every URL may have.
-SENTINEL_QUERY = frozenset({"master_name", "min_other_sentinels", "sentinel_username", "sentinel_password"})
-#: The options of that subject, for messages.
-SENTINEL_OPTIONS = ("master_name", "sentinel_kwargs", "min_other_sentinels")
-
 #: What `sentinel_kwargs` may hold besides `ssl_*`: the arguments of redis-py that mean something for one question.
 _KWARGS = frozenset({"username", "password", "credential_provider", "ssl", "socket_timeout", "socket_connect_timeout"})
 

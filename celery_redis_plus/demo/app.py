@@ -14,7 +14,6 @@ from celery.signals import worker_ready
 from kombu import Queue
 from kombu.common import Broadcast
 
-from celery_redis_plus.connection.address import Address
 from celery_redis_plus.demo.task_log import TaskLog
 from celery_redis_plus.integration.configure import configure_app
 
@@ -40,31 +39,19 @@ BACKOFF_S = 0.2
 CRASH_TASK_S = 0.04
 
 
-# ---- keys
-
-
 def broker_prefix(prefix: str) -> str:
     """Return the app's `global_keyprefix`."""
     return f"{prefix}broker:"
 
 
-# ---- records
-
-
-def task_log_of(broker: str, prefix: str) -> TaskLog:
-    """Return the records of the demo whose keys begin with `prefix`."""
-    return TaskLog(Address.from_url(broker), f"{prefix}task_log:")
-
-
-# By process: a forked child must not share its parent's socket.
 @cache
-def _task_log(pid: int) -> TaskLog:  # noqa: ARG001 - the cache's key
-    return task_log_of(os.environ[BROKER_VARIABLE], os.environ[PREFIX_VARIABLE])
+def _task_log() -> TaskLog:
+    return TaskLog(os.environ[BROKER_VARIABLE], os.environ[PREFIX_VARIABLE])
 
 
 def note(kind: str, hostname: str, **facts: object) -> None:
     """Add a record of a worker, by its host name."""
-    _task_log(os.getpid()).note(kind, worker=hostname.partition("@")[0], **facts)
+    _task_log().note(kind, worker=hostname.partition("@")[0], **facts)
 
 
 # ---- tasks: each notes that it ran

@@ -44,22 +44,17 @@ class CleanupProcess:
         """The cleanup process's own id."""
         return self._process.pid
 
-    def watch_group(self, group: int) -> None:
-        """Kill this process group when the demo is gone."""
-        self._tell(f"group {group}")
+    def note(self, word: str, what: object) -> None:
+        """Tell it what to end when the demo is gone.
 
-    def forget_group(self, group: int) -> None:
-        """The group has ended; its number may soon be somebody else's."""
-        self._tell(f"ended {group}")
-
-    def watch_folder(self, folder: str) -> None:
-        """Remove this folder when the demo is gone."""
-        self._tell(f"folder {folder}")
-
-    def _tell(self, line: str) -> None:
+        Args:
+            word: `group` (kill this process group), `ended` (the group has ended; its number may soon be somebody else's), or
+                `folder` (remove this one).
+            what: the group's number, or the folder.
+        """
         # A cleanup process that was killed is no reason to fail.
         with suppress(OSError):
-            print(line, file=self._process.stdin, flush=True)
+            print(word, what, file=self._process.stdin, flush=True)
 
 
 def main(lines: Iterable[str]) -> None:

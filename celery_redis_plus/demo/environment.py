@@ -12,26 +12,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-import redis
+from redis.exceptions import RedisError
 
-from celery_redis_plus.connection.address import Address, url_options
-from celery_redis_plus.connection.connector import Connector
-from celery_redis_plus.demo import task_log as task_logs
-from celery_redis_plus.demo.app import BROKER_VARIABLE, PREFIX_VARIABLE, make_app, task_log_of
+from celery_redis_plus.connection.address import url_options
+from celery_redis_plus.demo.app import BROKER_VARIABLE, PREFIX_VARIABLE, make_app
 from celery_redis_plus.demo.cleanup_process import CleanupProcess
+from celery_redis_plus.demo.task_log import TaskLog
 from celery_redis_plus.demo.worker import WorkerProcess
 from celery_redis_plus.errors import CeleryRedisPlusError
+from celery_redis_plus.integration.broker_urls import our_url
 from celery_redis_plus.maintenance.process_services import services
-from celery_redis_plus.options import Options
 from celery_redis_plus.testing.server import EmbeddedServer
-from celery_redis_plus.transport.url_schemes import OWN_SCHEMES
 
 if TYPE_CHECKING:
     from celery import Celery
 
     from celery_redis_plus.broker.queues.queues import Sizes
     from celery_redis_plus.demo.console import Console
-    from celery_redis_plus.demo.task_log import TaskLog
 
 #: Variables of the user's shell that would change the demo: CELERY_BROKER_URL overrides an app's own broker.
 FOREIGN = ("CELERY_", "CRP_DEMO_")
@@ -40,8 +37,6 @@ WORKER_START_S = 30
 #: Of a worker whose tasks take milliseconds.
 WORKER_STOP_S = 10
 POLL_S = 0.05
-#: Seconds that a worker goes on between two looks at whether it is in the middle of a task.
-KILL_POLL_S = 0.01
 
 
 class DemoFailed(CeleryRedisPlusError):  # noqa: N818 - as in errors.py
@@ -83,24 +78,26 @@ class Environment:
         self._exits = ExitStack()
 
     def __enter__(self) -> Self:
+        if options := url_options(self._url or ""):
+            # They could take the keys out of the demo's prefix.
+            raise DemoFailed(f"--url takes no transport options; leave out {', '.join(sorted(options))}")
         with ExitStack() as exits:
             for name in [name for name in os.environ if name.startswith(FOREIGN)]:
                 del os.environ[name]
             self._cleanup_process = exits.enter_context(CleanupProcess())
             self.folder = Path(exits.enter_context(tempfile.TemporaryDirectory(prefix="celery-redis-plus-demo-")))
-            self._cleanup_process.watch_folder(str(self.folder))
-            self.broker = own_url(self._url) if self._url else self._embedded_server(exits)
+            self._cleanup_process.note("folder", self.folder)
+            self.broker = our_url(self._url) if self._url else self._embedded_server(exits)
             # Before the server goes: they would report that it is away.
             exits.callback(_stop_services)
-            self.address = Address.from_url(self.broker)
-            self._check_server()
-            self.task_log: TaskLog = task_log_of(self.broker, self.prefix)
+            self.task_log = TaskLog(self.broker, self.prefix)
             exits.callback(self.task_log.close)
+            # Our own error, which says what to do, if the server cannot be used.
+            self.clock_offset_s = self.task_log.clock_offset_s()
             exits.callback(self._remove_keys)
             self.app = self._apps.make_app(self.broker, self.prefix)
             exits.callback(self.app.close)
             exits.callback(self._kill_workers)
-            self.clock_offset_s = 0.0 if self.embedded else self.task_log.clock_offset_s()
             self._exits = exits.pop_all()
         return self
 
@@ -130,7 +127,7 @@ class Environment:
             },
             on_line=self._console.log if self._verbose else _ignore,
         )
-        self._cleanup_process.watch_group(worker.group)
+        self._cleanup_process.note("group", worker.group)
         self.workers[name] = worker
         if not self.wait(lambda: any(record["worker"] == name for record in self.task_log.read("ready")), WORKER_START_S):
             raise DemoFailed(f"worker {name!r} was not ready within {WORKER_START_S} s")
@@ -140,14 +137,7 @@ class Environment:
         """Kill a worker with SIGKILL; it is not missed from then on."""
         worker = self.workers.pop(name)
         worker.kill()
-        self._cleanup_process.forget_group(worker.group)
-
-    def kill_in_the_middle(self, name: str, is_busy: Callable[[], object], timeout_s: float) -> float:
-        """Kill a worker as soon as it is at work, or after `timeout_s`; return the time."""
-        self.wait(lambda: self.kill_if_busy(name, is_busy), timeout_s, poll_s=KILL_POLL_S)
-        if name in self.workers:
-            self.kill_worker(name)
-        return time.time()
+        self._cleanup_process.note("ended", worker.group)
 
     def kill_if_busy(self, name: str, is_busy: Callable[[], object]) -> bool:
         """Kill a worker that is at work; it is frozen for the look, so that it is in the middle of a task for sure."""
@@ -164,7 +154,7 @@ class Environment:
         statuses = {}
         for name, worker in list(self.workers.items()):
             statuses[name] = worker.stop(WORKER_STOP_S)
-            self._cleanup_process.forget_group(worker.group)
+            self._cleanup_process.note("ended", worker.group)
             del self.workers[name]
         return statuses
 
@@ -190,16 +180,16 @@ class Environment:
             time.sleep(poll_s)
         return True
 
-    def wait_for_records(self, kind: str, number: int, timeout_s: float, progress: Callable[[int], None] | None = None) -> None:
+    def wait_for_records(self, kind: str, number: int, timeout_s: float, label: str) -> None:
         """Wait for so many records, but not for ever: the expectations are checked against what was recorded until then."""
+        with self._console.progress(label, number) as progress:
 
-        def enough() -> bool:
-            count = self.task_log.count(kind)
-            if progress:
+            def enough() -> bool:
+                count = self.task_log.count(kind)
                 progress(min(count, number))
-            return count >= number
+                return count >= number
 
-        self.wait(enough, timeout_s)
+            self.wait(enough, timeout_s)
 
     def sizes(self, queue: str) -> Sizes:
         """Return how many messages a queue has: ready, delayed, unacked."""
@@ -211,15 +201,11 @@ class Environment:
 
     def _embedded_server(self, exits: ExitStack) -> str:
         server = EmbeddedServer().start()
-        self._cleanup_process.watch_group(server.pid)
-        self._cleanup_process.watch_folder(str(server.directory))
-        exits.callback(self._cleanup_process.forget_group, server.pid)
+        self._cleanup_process.note("group", server.pid)
+        self._cleanup_process.note("folder", server.directory)
+        exits.callback(self._cleanup_process.note, "ended", server.pid)
         exits.callback(server.close)
         return server.url()
-
-    def _check_server(self) -> None:
-        """Raise one of our own errors, which say what to do, if the server cannot be used."""
-        Connector(self.address, Options()).open("demo", timeout=5).disconnect()
 
     def _kill_workers(self) -> None:
         for name in list(self.workers):
@@ -227,23 +213,8 @@ class Environment:
 
     def _remove_keys(self) -> None:
         if not self.embedded:
-            with suppress(redis.RedisError):
-                task_logs.remove_keys(self.task_log.client, self.prefix)
-
-
-def own_url(url: str) -> str:
-    """Return the URL of a given server with our own scheme; with another one, kombu would use its own transport.
-
-    Raises:
-        InvalidAddress: the URL is none.
-        DemoFailed: it has transport options, which could take the keys out of the demo's prefix.
-    """
-    address = Address.from_url(url)
-    if options := url_options(url):
-        raise DemoFailed(f"--url takes no transport options; leave out {', '.join(sorted(options))}")
-    plain, tls = OWN_SCHEMES
-    scheme = plain if address.tls is None else tls
-    return f"{scheme}{'+socket' if address.path else ''}://{url.partition('://')[2]}"
+            with suppress(RedisError):
+                self.task_log.remove_keys()
 
 
 def _stop_services() -> None:

@@ -14,7 +14,7 @@ from typing import NoReturn
 from kombu.exceptions import KombuError
 from redis import RedisError
 
-from celery_redis_plus.demo.console import Console, PlainConsole
+from celery_redis_plus.demo.console import Console
 from celery_redis_plus.demo.environment import DemoApps, Environment
 from celery_redis_plus.demo.expectations import Outcome, exit_status
 from celery_redis_plus.demo.scenarios import broadcasts, countdowns, crash, priorities, retries, worker_shutdown
@@ -39,18 +39,6 @@ COMMAND_ERRORS = (CeleryRedisPlusError, RedisError, KombuError, OSError)
 ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-def make_console(*, plain: bool = False) -> Console:
-    """Return the console for the process's stdout: lively on a terminal, plain elsewhere or where rich is missing."""
-    if not plain and sys.stdout.isatty():
-        try:
-            from celery_redis_plus.demo.terminal import RichConsole
-        except ImportError:
-            pass
-        else:
-            return RichConsole()
-    return PlainConsole()
-
-
 def run(
     *,
     url: str | None = None,
@@ -71,7 +59,7 @@ def run(
     Raises:
         CeleryRedisPlusError: the server does not start or cannot be used.
     """
-    console = make_console(plain=plain)
+    console = Console(plain=plain)
     began = time.monotonic()
     with _signals_that_raise():
         try:
@@ -105,7 +93,7 @@ def run_scenarios(environment: Environment, console: Console, scenarios: tuple[S
 
 def opening(environment: Environment) -> str:
     """Return what is used, in words."""
-    server = "an embedded Valkey server" if environment.embedded else f"the server {environment.address.display()}"
+    server = "an embedded Valkey server" if environment.embedded else f"the server {environment.task_log.address.display()}"
     versions = ", ".join(f"{name} {version(name)}" for name in (DISTRIBUTION, "celery", "kombu"))
     return (
         f"Real Celery workers on {server}; {versions}, Python {sys.version.split()[0]}. "

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import json
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import redis
-
-if TYPE_CHECKING:
-    from celery_redis_plus.connection.address import Address
+from celery_redis_plus.connection.address import Address
+from celery_redis_plus.connection.command_connection import CommandConnection
+from celery_redis_plus.connection.connector import Connector
+from celery_redis_plus.connection.scans import scan_keys
+from celery_redis_plus.connection.server_time import server_ms
+from celery_redis_plus.options import Options
 
 Record = dict[str, Any]
 
@@ -22,65 +24,37 @@ SERVER_TIMEOUT_S = 5
 
 
 class TaskLog:
-    """Reads and writes records under `prefix`; close it at the end."""
+    """Reads and writes the records of a run on the server `broker`, whose keys begin with `prefix`; close it at the end."""
 
-    def __init__(self, address: Address, prefix: str) -> None:
-        self.client = _client(address)
+    def __init__(self, broker: str, prefix: str) -> None:
+        self.address = Address.from_url(broker)
+        self._commands = CommandConnection(Connector(self.address, Options()), "demo", timeout=SERVER_TIMEOUT_S)
         self._prefix = prefix
+        self.close = self._commands.close
 
     def note(self, kind: str, **facts: object) -> None:
         """Add a record: the facts, and the time."""
-        self.client.rpush(self._key(kind), json.dumps({**facts, "at": time.time()}))
+        self._commands.command("RPUSH", self._key(kind), json.dumps({**facts, "at": time.time()}))
 
     def read(self, kind: str, last: int = 0) -> list[Record]:
         """Return the records of one kind in the order in which they were written: the `last` ones; 0 is all of them."""
-        lines = self.client.lrange(self._key(kind), -last, -1)
-        return [json.loads(line) for line in lines]
+        return [json.loads(line) for line in self._commands.command("LRANGE", self._key(kind), -last, -1)]
 
     def count(self, kind: str) -> int:
         """Return how many records of one kind there are."""
-        return int(self.client.llen(self._key(kind)))
+        return int(self._commands.command("LLEN", self._key(kind)))
 
     def clock_offset_s(self) -> float:
         """Return how far the server's clock is ahead of ours, in seconds; half a round trip is unsure."""
         before = time.time()
-        seconds, microseconds = self.client.time()
-        after = time.time()
-        offset: float = seconds + microseconds / 1e6 - (before + after) / 2
-        return offset
+        server_s = server_ms(self._commands) / 1000
+        return server_s - (before + time.time()) / 2
 
-    def close(self) -> None:
-        """Close the connection."""
-        self.client.close()
+    def remove_keys(self) -> None:
+        """Remove all keys of the run, the broker's as well."""
+        for page in scan_keys(self._commands, f"{self._prefix}*".encode()):
+            if page:
+                self._commands.command("UNLINK", *page)
 
     def _key(self, kind: str) -> str:
-        return f"{self._prefix}{kind}"
-
-
-def keys_under(client: redis.Redis, prefix: str) -> list[bytes]:
-    """Return all keys that begin with `prefix`."""
-    return list(client.scan_iter(match=f"{prefix}*", count=1000))
-
-
-def remove_keys(client: redis.Redis, prefix: str, batch: int = 500) -> None:
-    """Remove all keys that begin with `prefix`."""
-    keys = keys_under(client, prefix)
-    for start in range(0, len(keys), batch):
-        client.unlink(*keys[start : start + batch])
-
-
-def _client(address: Address) -> redis.Redis:
-    place: dict[str, Any] = {"host": address.host, "port": address.port}
-    if address.path:
-        place = {"unix_socket_path": address.path}
-    elif address.tls is not None:
-        place |= {"ssl": True, **address.tls}
-    return redis.Redis(
-        **place,
-        db=address.db,
-        username=address.username,
-        password=address.password,
-        credential_provider=address.credential_provider,
-        socket_timeout=SERVER_TIMEOUT_S,
-        socket_connect_timeout=SERVER_TIMEOUT_S,
-    )
+        return f"{self._prefix}task_log:{kind}"

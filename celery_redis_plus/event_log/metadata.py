@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from celery_redis_plus.events import pack_description
-
 #: A property that is not stored: the id of the message that this one was made from.
 SOURCE_ID = "celery_redis_plus.source_id"
 #: The columns that are Celery's headers (message protocol 2) -> the header.
@@ -30,6 +28,9 @@ def describe(
         body_size: bytes of the body.
         source_id: the id of the message that it was made from; None: the property `SOURCE_ID` says it.
     """
+    # Publishers without event logs do without it.
+    from celery_redis_plus.events import pack_description
+
     info = properties.get("delivery_info") or {}
     values: dict[str, str | int | None] = {column: _text(headers.get(header)) for column, header in _HEADERS.items()}
     retries, priority = headers.get("retries"), properties.get("priority")

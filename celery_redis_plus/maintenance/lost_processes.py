@@ -6,7 +6,6 @@ docs/design/0013-lost-processes.md says why no living process counts as lost whe
 
 from __future__ import annotations
 
-import logging
 import math
 from collections import Counter
 from collections.abc import Collection
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from celery_redis_plus.maintenance.leader import Leadership
     from celery_redis_plus.maintenance.process_recovery import LostRoles
 
-logger = logging.getLogger(__name__)
 
 #: Seconds between two looks; shorter where the grace is, longer beyond so many processes.
 LOOK_S, PROCESSES_A_SECOND = 1.0, 500

@@ -10,7 +10,6 @@ A kill at any moment loses nothing: the next call does the rest. See docs/design
 
 from __future__ import annotations
 
-import logging
 import secrets
 import time
 from contextlib import ExitStack
@@ -39,7 +38,6 @@ if TYPE_CHECKING:
     from celery_redis_plus.connection.address import Address
     from celery_redis_plus.options import Options
 
-logger = logging.getLogger(__name__)
 
 #: Seconds for which old shards are looked at at least: a process may have declared a queue there at the last moment.
 LOOK_S: Final = 2.0

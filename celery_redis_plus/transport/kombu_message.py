@@ -126,7 +126,7 @@ class Message(base.Message):
         return True
 
     def note_outcome(self, reason: str, failure: Failure | None = None) -> None:
-        """Note how the work on it ended, for its settlement: a reason of `events.REASONS`, and the exception."""
+        """Note how the work on it ended, for its settlement: a reason as `docs/events.md` has them, and the exception."""
         if self._unacked is not None:
             self._unacked.note_outcome(reason, failure)
 

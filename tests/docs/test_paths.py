@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from celery_redis_plus.script_headers import script_names
+from celery_redis_plus.scripts import script_names
 from tests.docs.blocks import ROOT
 
 PAGES = ("docs/architecture.md", "docs/contract.md", "docs/states.md", "docs/glossary.md", "CONTRIBUTING.md")

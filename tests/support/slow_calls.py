@@ -12,8 +12,7 @@ from unittest import mock
 from celery_redis_plus.connection import command_connection
 from celery_redis_plus.connection.protocol import pack_call, pack_command
 from celery_redis_plus.event_log.stream import EventLog
-from celery_redis_plus.script_headers import script_names
-from celery_redis_plus.scripts import script
+from celery_redis_plus.scripts import script, script_names
 
 if TYPE_CHECKING:
     import redis

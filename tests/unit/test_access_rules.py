@@ -7,7 +7,7 @@ import pytest
 
 import celery_redis_plus
 from celery_redis_plus.access_rules import ROLES, Role
-from celery_redis_plus.script_headers import script_names
+from celery_redis_plus.scripts import script_names
 
 PACKAGE = Path(celery_redis_plus.__file__).parent
 #: Rooms that send commands to the broker's server.

@@ -3,6 +3,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from celery_redis_plus import events
+from celery_redis_plus.broker.publishing.publisher import NO_DESCRIPTION
 from celery_redis_plus.errors import UnknownEventSchema
 from celery_redis_plus.events import TRANSITIONS, VALUE, Event
 
@@ -57,6 +58,10 @@ def test_the_values_in_the_documentation_for_scripts_are_decoded():
 def test_a_root_id_equal_to_the_task_id_is_not_stored_twice():
     assert events.pack_description(task_id="T", root_id="T") == "T" + "\t" * 10
     assert "R" in events.pack_description(task_id="T", root_id="R")
+
+
+def test_a_publisher_s_empty_description_has_every_column():
+    assert events.pack_description().encode() == NO_DESCRIPTION
 
 
 def test_an_unknown_description_column_is_refused():

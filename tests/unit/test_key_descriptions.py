@@ -8,21 +8,16 @@ import re
 from importlib import resources
 from pathlib import Path
 
+from field_descriptions import MESSAGE_FIELDS, QUEUE_FIELDS
+from key_descriptions import DESCRIPTIONS, describe
+from script_headers import keys_in_header, writers
+
 import celery_redis_plus
 from celery_redis_plus.broker.queues.counters import Counters
-from celery_redis_plus.key_descriptions import DESCRIPTIONS, describe
 from celery_redis_plus.keys import Keys
 from celery_redis_plus.maintenance import service
-from celery_redis_plus.record_fields import (
-    COUNTERS,
-    FANOUT_COUNTERS,
-    MESSAGE_FIELDS,
-    NOW,
-    PROCESS_COUNTERS,
-    PROCESS_GAUGES,
-    QUEUE_FIELDS,
-)
-from celery_redis_plus.script_headers import keys_in_header, script_names, writers
+from celery_redis_plus.record_fields import COUNTERS, FANOUT_COUNTERS, NOW, PROCESS_COUNTERS, PROCESS_GAUGES
+from celery_redis_plus.scripts import script_names
 
 LUA = resources.files("celery_redis_plus.lua")
 INCLUDES = sorted(f"include/{path.name}" for path in LUA.joinpath("include").iterdir())

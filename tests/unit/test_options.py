@@ -7,10 +7,12 @@ import math
 import socket
 
 import pytest
+from option_texts import option_texts
 
 from celery_redis_plus.errors import CeleryRedisPlusError, OptionError
+from celery_redis_plus.events import TRANSITIONS
 from celery_redis_plus.kombu_options import ignored
-from celery_redis_plus.options import Options, table
+from celery_redis_plus.options import Options
 
 # What a URL's query gives, and what is meant.
 FROM_TEXT = [
@@ -122,6 +124,10 @@ def test_none_means_not_set_where_it_has_no_meaning_of_its_own():
     assert (options.visibility_timeout, options.stream_maxlen) == (300, 10_000)
 
 
+def test_the_names_of_events_are_those_that_there_are():
+    assert Options.from_mapping({"event_log_events": list(TRANSITIONS)}).event_log_events == tuple(TRANSITIONS)
+
+
 def test_none_is_kept_where_it_means_something():
     options = Options.from_mapping({"socket_timeout": None, "socket_connect_timeout": None})
     assert (options.socket_timeout, options.socket_connect_timeout) == (None, None)
@@ -184,7 +190,7 @@ def test_no_secret_is_printed_and_options_can_be_hashed():
 
 
 def test_the_table_has_every_option_with_all_that_the_documentation_prints():
-    rows = {name: row for name, *row in table()}
+    rows = {name: row for name, *row in option_texts()}
     assert rows["visibility_timeout"][:3] == ["float", "300", "s"]
     assert rows["socket_timeout"][0] == "float or None"
     for kind, _, _, allowed, doc in rows.values():

@@ -7,12 +7,10 @@ Names, meanings and limits are RabbitMQ's (https://www.rabbitmq.com/docs/queues#
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from math import inf
 from typing import NamedTuple
 
 from celery_redis_plus.broker.arguments.field_tables import pack_table
-from celery_redis_plus.broker.arguments.retry_policy import POLICY_KINDS, RetryPolicies
 from celery_redis_plus.errors import InvalidArgument
 
 #: Milliseconds, a hundred years: a deadline stays below the 10^13 that a score keeps for the time.
@@ -61,12 +59,11 @@ def _is_redrive_rule(value: object) -> bool:
     return _parses(RedriveRule.parse, value)
 
 
-def _retry_policy() -> _Rule:
-    allowed = (
-        f"a policy such as 'exponential first=1000 max=60000', of the kinds {', '.join(POLICY_KINDS)}, or several, "
-        "'exponential first=1s; ValueError: none'"
-    )
-    return _Rule(allowed, partial(_parses, RetryPolicies.parse))
+def _is_retry_policy(value: object) -> bool:
+    # As above.
+    from celery_redis_plus.broker.arguments.retry_policy import RetryPolicies
+
+    return _parses(RetryPolicies.parse, value)
 
 
 _STRING = _Rule("a str", lambda value: isinstance(value, str))
@@ -105,7 +102,11 @@ _RULES: dict[str, _Rule] = {
     "x-max-pending": _whole_number(1, inf),
     "x-throttle": _Rule("true, false, or a share of free room over 0 and up to 1", _throttle),
     "x-accept-types": _Rule("a list of patterns, each a str that is not empty", _patterns),
-    "x-retry-policy": _retry_policy(),
+    "x-retry-policy": _Rule(
+        "a policy such as 'exponential first=1000 max=60000', of the kinds none, constant, linear, exponential, fibonacci, list, "
+        "or several, 'exponential first=1s; ValueError: none'",
+        _is_retry_policy,
+    ),
     "x-redrive": _Rule(
         "a text such as 'after=10m times=3 rate=50/s': after how long, how often each, how many a second at most",
         _is_redrive_rule,

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING
 from celery_redis_plus.broker.arguments.argument_rules import STEERING, check_arguments, rate_of
 from celery_redis_plus.broker.arguments.field_tables import first_difference, inequivalent, pack_table, to_text, unpack_table
 from celery_redis_plus.broker.arguments.names import check_name
-from celery_redis_plus.broker.arguments.retry_policy import RetryPolicies, RetryPolicy
 from celery_redis_plus.errors import InvalidArgument, InvalidQueueName
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
+
+    from celery_redis_plus.broker.arguments.retry_policy import RetryPolicies
 
 #: A queue with a rate limit that was idle may give this part of a second's messages at once.
 BURST_SHARE = 10
@@ -212,11 +213,14 @@ class QueueArguments:
     def retry_policies(self) -> RetryPolicies | None:
         """`x-retry-policy`, or the linear one of `x-delayed-retry-min` and `-max`; None: a failed message is ready at once."""
         policy, first = self._text("x-retry-policy"), self._whole("x-delayed-retry-min")
+        if policy is None and first is None:
+            return None
+        # Publishers to other queues do without it.
+        from celery_redis_plus.broker.arguments.retry_policy import RetryPolicies, RetryPolicy
+
         if policy is not None:
             return RetryPolicies.parse(policy)
-        if first is None:
-            return None
-        return RetryPolicies(RetryPolicy("linear", first, max=self._whole("x-delayed-retry-max") or 0))
+        return RetryPolicies(RetryPolicy("linear", first or 0, max=self._whole("x-delayed-retry-max") or 0))
 
     @property
     def event_log(self) -> bool | None:

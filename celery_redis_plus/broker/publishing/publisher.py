@@ -15,7 +15,6 @@ from celery_redis_plus.broker.publishing.publish_scripts import PublishScript
 from celery_redis_plus.broker.publishing.replication import Replication
 from celery_redis_plus.connection.protocol import pack_call
 from celery_redis_plus.errors import MessageTooLarge, NotReplicated, OutcomeUnknown, PublishRefused, QueueNotFound
-from celery_redis_plus.events import pack_description
 from celery_redis_plus.keys import STAGED, encode_name
 from celery_redis_plus.scripts import script
 from celery_redis_plus.stored_message import BODY_SEPARATOR, LARGE_BODY, MAX_BODY, Outgoing
@@ -42,7 +41,7 @@ DUPLICATE = b"DUPLICATE "
 #: What the other script answers where the queue has none any more, and where older messages had to make room.
 UNBOUNDED, DROPPED = b"UNBOUNDED", b"DROPPED"
 #: The description of a message of which nothing is known.
-NO_DESCRIPTION = pack_description().encode()
+NO_DESCRIPTION = b"\t" * 10
 #: The last argument where none was made.
 UNDESCRIBED = (b"",)
 #: The answer to a broadcast without subscribers.

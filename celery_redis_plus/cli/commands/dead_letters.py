@@ -26,7 +26,7 @@ from celery_redis_plus.cli.asking import (
     yes_option,
 )
 from celery_redis_plus.cli.exit_status import DONE, FAILED
-from celery_redis_plus.cli.output import Progress, moment, print_fields, print_json, print_listing, time_of
+from celery_redis_plus.cli.output import Progress, moment, print_fields, print_json, print_listing, tell, time_of
 from celery_redis_plus.cli.queue_patterns import chosen_queues
 from celery_redis_plus.cli.target import Target, with_target
 
@@ -336,10 +336,8 @@ def described(letter: DeadLetter, admin: BrokerAdmin) -> dict[str, Any]:
 def _tell(
     name: str, done: str, would: str, queue: str, count: int, *, dry_run: bool, as_json: bool, **more: int
 ) -> None:  # fmt: skip
-    if as_json:
-        print_json({"queue": queue, name: count, **more, "dry_run": dry_run})
-    else:
-        click.echo(f"{count:,} dead letter(s) of queue {queue!r} {would if dry_run else done}")
+    text = f"{count:,} dead letter(s) of queue {queue!r} {would if dry_run else done}"
+    tell({"queue": queue, name: count, **more, "dry_run": dry_run}, text, as_json=as_json)
 
 
 def _unknown(tags: list[str], queue: str) -> int:

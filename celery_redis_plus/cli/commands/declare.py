@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from celery_redis_plus.cli.asking import argument_of, json_option
-from celery_redis_plus.cli.output import print_json
+from celery_redis_plus.cli.output import tell
 from celery_redis_plus.cli.target import Target, with_target
 
 
@@ -21,7 +21,4 @@ def command(target: Target, *, queue: str, arguments: tuple[str, ...], as_json: 
     given = dict(map(argument_of, arguments))
     with target.admin() as admin:
         admin.declare_queue(queue, given)
-    if as_json:
-        print_json({"queue": queue, "arguments": given})
-    else:
-        click.echo(f"queue {queue!r} is declared")
+    tell({"queue": queue, "arguments": given}, f"queue {queue!r} is declared", as_json=as_json)

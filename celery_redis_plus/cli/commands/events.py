@@ -16,7 +16,7 @@ import click
 from celery_redis_plus.admin.formatting import visible
 from celery_redis_plus.cli.asking import MAX_LIMIT, json_option, task_option
 from celery_redis_plus.cli.outages import Outage
-from celery_redis_plus.cli.output import print_json, print_listing, time_of
+from celery_redis_plus.cli.output import print_json, print_listing, tell, time_of
 from celery_redis_plus.cli.target import Target, with_target
 from celery_redis_plus.events import TRANSITIONS
 
@@ -66,11 +66,10 @@ def archive(target: Target, *, queues: str, to: str, reader: str, as_json: bool)
     with target.event_logs() as log:
         moved = move_finished(log, log.readable(queues), Path(to), reader=reader)
     for queue, of in moved.items():
-        if as_json:
-            print_json({"queue": queue, "finished": of.finished, "open": of.open, "lost": of.lost, "passed_over": of.passed_over})
-            continue
+        figures = {"finished": of.finished, "open": of.open, "lost": of.lost, "passed_over": of.passed_over}
         lost = f"; {of.lost:,} events were trimmed before" if of.lost else ""
-        click.echo(f"{visible(queue)}: {of.finished:,} finished messages moved, {of.open:,} are not finished{lost}")
+        text = f"{visible(queue)}: {of.finished:,} finished messages moved, {of.open:,} are not finished{lost}"
+        tell({"queue": queue, **figures}, text, as_json=as_json)
 
 
 @command.command()
@@ -171,7 +170,4 @@ def drop_reader(target: Target, *, queues: str, reader: str, as_json: bool) -> N
 
     with target.event_logs() as log:
         dropped = drop(log, reader, log.readable(queues))
-    if as_json:
-        print_json({"reader": reader, "dropped": dropped})
-    else:
-        click.echo(f"dropped for {dropped} queue(s)")
+    tell({"reader": reader, "dropped": dropped}, f"dropped for {dropped} queue(s)", as_json=as_json)

@@ -34,7 +34,7 @@ from celery_redis_plus.cli.message_selection import (
     tell_unknown,
     with_selection,
 )
-from celery_redis_plus.cli.output import listed, moment, print_fields, print_json, print_listing, time_of
+from celery_redis_plus.cli.output import listed, moment, print_fields, print_json, print_listing, tell, time_of
 from celery_redis_plus.cli.target import Target, with_target
 
 if TYPE_CHECKING:
@@ -215,15 +215,8 @@ def reschedule(
             eta = eta_to_ms(datetime.fromisoformat(at or ""), naive_is_utc=True)
         except ValueError as error:
             raise click.UsageError(f"--at {at!r}: {error}; allowed is a time such as 2026-11-22T15:00:00+01:00") from error
-    with target.admin() as admin, searching(admin, queue):
-        found = admin.messages.reschedule(message, eta, queue)
-        if not found:
-            return tell_not_waiting(admin, [message], queue)
-    if as_json:
-        print_json({"id": message, "rescheduled": True})
-    else:
-        click.echo(f"message {message} has its new time")
-    return DONE
+    told = {"id": message, "rescheduled": True}, f"message {message} has its new time"
+    return _change(target, message, queue, lambda admin: admin.messages.reschedule(message, eta, queue), *told, as_json=as_json)
 
 
 @command.command()
@@ -236,14 +229,21 @@ def prioritize(target: Target, *, message: str, priority: int, queue: str | None
     """Give a message that no consumer has another priority, 0 to 255, and the place that it would have by it. The worker is told
     the old one.
     """
+    told = {"id": message, "priority": priority}, f"message {message} has priority {priority}"
+    return _change(
+        target, message, queue, lambda admin: admin.messages.prioritize(message, priority, queue), *told, as_json=as_json
+    )
+
+
+def _change(
+    target: Target, message: str, queue: str | None, change: Callable[[BrokerAdmin], object], value: object, text: str, *,
+    as_json: bool,
+) -> int:  # fmt: skip
+    """Change a message that waits; tell `value` or `text` of it, or where it is instead."""
     with target.admin() as admin, searching(admin, queue):
-        found = admin.messages.prioritize(message, priority, queue)
-        if not found:
+        if not change(admin):
             return tell_not_waiting(admin, [message], queue)
-    if as_json:
-        print_json({"id": message, "priority": priority})
-    else:
-        click.echo(f"message {message} has priority {priority}")
+    tell(value, text, as_json=as_json)
     return DONE
 
 

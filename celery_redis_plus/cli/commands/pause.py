@@ -7,7 +7,7 @@ from dataclasses import asdict
 import click
 
 from celery_redis_plus.cli.asking import DURATION, json_option
-from celery_redis_plus.cli.output import print_json
+from celery_redis_plus.cli.output import tell
 from celery_redis_plus.cli.queue_patterns import chosen_queues, queues_argument
 from celery_redis_plus.cli.target import Target, with_target
 
@@ -30,8 +30,6 @@ def command(target: Target, *, queues: tuple[str, ...], reason: str, for_s: floa
         for queue in chosen_queues(admin, queues):
             admin.pause(queue, reason, for_s)
             pause = admin.paused(queue)
-            if as_json:
-                print_json({"queue": queue} if pause is None else asdict(pause))
-                continue
             end = "it is resumed" if pause is None or pause.until is None else pause.until.isoformat(timespec="seconds")
-            click.echo(f"queue {queue!r} is paused until {end}")
+            described = {"queue": queue} if pause is None else asdict(pause)
+            tell(described, f"queue {queue!r} is paused until {end}", as_json=as_json)

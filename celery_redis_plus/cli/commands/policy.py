@@ -9,7 +9,7 @@ import click
 
 from celery_redis_plus.cli import exit_status
 from celery_redis_plus.cli.asking import DURATION, argument_of, complain, json_option
-from celery_redis_plus.cli.output import print_json, print_listing
+from celery_redis_plus.cli.output import print_listing, tell
 from celery_redis_plus.cli.target import Target, with_target
 
 if TYPE_CHECKING:
@@ -67,10 +67,8 @@ def command(
 
 def _told(steered: dict[str, str | None], done: str, *, as_json: bool) -> int:
     kept = {queue: why for queue, why in steered.items() if why is not None}
-    if as_json:
-        print_json({"queues": list(steered), "not_in_force": kept})
-    else:
-        click.echo(done.format(len(steered) - len(kept), len(steered)))
+    text = done.format(len(steered) - len(kept), len(steered))
+    tell({"queues": list(steered), "not_in_force": kept}, text, as_json=as_json)
     for queue, why in kept.items():
         complain(f"queue {queue!r}: {why}")
     return exit_status.FAILED if kept else exit_status.DONE

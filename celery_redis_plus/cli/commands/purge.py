@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from celery_redis_plus.cli.asking import confirm, dry_run_option, json_option, yes_option
-from celery_redis_plus.cli.output import Progress, print_json
+from celery_redis_plus.cli.output import Progress, tell
 from celery_redis_plus.cli.queue_patterns import chosen_queues, named, queues_argument
 from celery_redis_plus.cli.target import Target, with_target
 
@@ -31,9 +31,6 @@ def command(target: Target, *, queues: tuple[str, ...], dry_run: bool, yes: bool
         with Progress(total, "messages freed") as progress:
             for queue, found in waiting.items():
                 purged = 0 if dry_run else admin.purge(queue, progress.step)
-                if as_json:
-                    print_json({"queue": queue, "found": found, "purged": purged, "dry_run": dry_run})
-                elif dry_run:
-                    click.echo(f"{found:,} message(s) of queue {queue!r} would be deleted")
-                else:
-                    click.echo(f"{purged:,} message(s) of queue {queue!r} are deleted")
+                count, verb = (found, "would be") if dry_run else (purged, "are")
+                text = f"{count:,} message(s) of queue {queue!r} {verb} deleted"
+                tell({"queue": queue, "found": found, "purged": purged, "dry_run": dry_run}, text, as_json=as_json)

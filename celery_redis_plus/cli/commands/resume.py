@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from celery_redis_plus.cli.asking import json_option
-from celery_redis_plus.cli.output import print_json
+from celery_redis_plus.cli.output import tell
 from celery_redis_plus.cli.queue_patterns import chosen_queues, queues_argument
 from celery_redis_plus.cli.target import Target, with_target
 
@@ -19,7 +19,5 @@ def command(target: Target, *, queues: tuple[str, ...], as_json: bool) -> None:
     with target.admin() as admin:
         for queue in chosen_queues(admin, queues):
             was_paused = admin.resume(queue)
-            if as_json:
-                print_json({"queue": queue, "was_paused": was_paused})
-            else:
-                click.echo(f"queue {queue!r} {'goes on' if was_paused else 'was not paused'}")
+            text = f"queue {queue!r} {'goes on' if was_paused else 'was not paused'}"
+            tell({"queue": queue, "was_paused": was_paused}, text, as_json=as_json)

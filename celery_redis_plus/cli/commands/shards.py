@@ -8,7 +8,7 @@ import click
 
 from celery_redis_plus.cli.asking import DURATION, complain, dry_run_option, interrupted, json_option, stop_on_interrupt
 from celery_redis_plus.cli.exit_status import DONE, FAILED
-from celery_redis_plus.cli.output import Progress, print_json, print_listing
+from celery_redis_plus.cli.output import Progress, print_listing, tell
 from celery_redis_plus.cli.target import Target, with_target
 
 if TYPE_CHECKING:
@@ -53,10 +53,9 @@ def raise_(target: Target, *, number: int, patience: float, dry_run: bool, as_js
                 progress.step(count)
                 action.count += count
         unacked = raised.unacked()
-        if as_json:
-            print_json({"before": raised.before, "shards": raised.shards, "moved": action.count, "unacked": unacked})
-        else:
-            click.echo(f"{action.count:,} message(s) of {raised.before} shards moved to {raised.shards}")
+        found = {"before": raised.before, "shards": raised.shards, "moved": action.count, "unacked": unacked}
+        text = f"{action.count:,} message(s) of {raised.before} shards moved to {raised.shards}"
+        tell(found, text, as_json=as_json)
         if stopped():
             complain(f"{unacked:,} message(s) are in work in the old shards; run the same line again")
             return interrupted()

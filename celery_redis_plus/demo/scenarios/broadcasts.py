@@ -29,7 +29,7 @@ def run_scenario(environment: Environment, console: Console) -> Outcome:
     environment.start_worker(WORKERS[1], [BROADCASTS, CRASHES])
     for number in range(TASKS):
         environment.app.send_task(BROADCASTS, (number,), queue=BROADCASTS)
-    environment.wait_for_records(BROADCASTS, TASKS * len(WORKERS), TIMEOUT_S)
+    environment.wait_for_records(BROADCASTS, TASKS * len(WORKERS), TIMEOUT_S, "heard")
     replies = environment.app.control.ping(timeout=PING_S)
     answered = [name.partition("@")[0] for reply in replies for name in reply]
 

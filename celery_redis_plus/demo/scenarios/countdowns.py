@@ -20,8 +20,6 @@ TASKS = 20
 FIRST_S, LAST_S = 0.5, 5.0
 #: Generous: another program may hold the machine's cores for that long.
 LATENESS_LIMIT_MS = 500
-#: Pairs of countdown and lateness in a line of the table.
-PAIRS = 4
 
 
 def run_scenario(environment: Environment, console: Console) -> Outcome:
@@ -32,16 +30,19 @@ def run_scenario(environment: Environment, console: Console) -> Outcome:
         "the worker. Each start is compared with the time that was asked for.",
     )
     countdowns = {number: FIRST_S + (LAST_S - FIRST_S) * number / (TASKS - 1) for number in range(TASKS)}
-    for number in mixed(TASKS):
+    # Neither in order nor in reverse.
+    for number in sorted(countdowns, key=lambda number: (number * 7 % 5, number)):
         environment.app.send_task(COUNTDOWNS, (number,), queue=COUNTDOWNS, countdown=countdowns[number])
     sizes = environment.sizes(COUNTDOWNS)
     console.say(f"in Redis now: {sizes.delayed} delayed, {sizes.ready} ready, {sizes.unacked} at a worker")
-    with console.progress("started", TASKS) as progress:
-        environment.wait_for_records(COUNTDOWNS, TASKS, LAST_S + 10, progress)
+    environment.wait_for_records(COUNTDOWNS, TASKS, LAST_S + 10, "started")
 
     records = environment.task_log.read(COUNTDOWNS)
     lateness = lateness_ms(records, environment.clock_offset_s)
-    console.table(("after s", "late ms") * PAIRS, rows(countdowns, lateness))
+    console.table(
+        ("after s", "late ms"),
+        [(f"{after:.2f}", f"{lateness[one]:.1f}" if one in lateness else "never") for one, after in countdowns.items()],
+    )
     figures = {}
     if lateness:
         late = lateness.values()
@@ -62,19 +63,3 @@ def verify(records: Sequence[Record], lateness: Mapping[int, float]) -> list[Exp
 def lateness_ms(records: Sequence[Record], clock_offset_s: float = 0.0) -> dict[int, float]:
     """Return how late each task started, in ms, by the server's clock: the one that decides when a task is due."""
     return {record["number"]: (record["at"] + clock_offset_s - record["due"]) * 1000 for record in records}
-
-
-def rows(countdowns: Mapping[int, float], lateness: Mapping[int, float]) -> list[tuple[str, ...]]:
-    """Return the lines of the table, several tasks in each."""
-    cells = [
-        (f"{countdown:.2f}", f"{lateness[number]:.1f}" if number in lateness else "never")
-        for number, countdown in countdowns.items()
-    ]
-    height = -(-len(cells) // PAIRS)
-    columns = [cells[start : start + height] for start in range(0, len(cells), height)]
-    return [tuple(cell for pair in line for cell in pair) for line in zip(*columns, strict=True)]
-
-
-def mixed(count: int) -> list[int]:
-    """Return the numbers below `count`, neither in order nor in reverse."""
-    return sorted(range(count), key=lambda number: (number * 7 % 5, number))

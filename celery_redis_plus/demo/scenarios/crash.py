@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -34,7 +35,12 @@ def run_scenario(environment: Environment, console: Console) -> Outcome:
     for number in range(TASKS):
         environment.app.send_task(CRASHES, (number,), queue=CRASHES)
     environment.wait(lambda: ended(environment.task_log.read(CRASHES)) >= KILL_AFTER_TASKS, TIMEOUT_S, poll_s=0.01)
-    killed_at = environment.kill_in_the_middle(VICTIM, lambda: unfinished(environment.task_log.read(CRASHES), VICTIM), TIMEOUT_S)
+    environment.wait(
+        lambda: environment.kill_if_busy(VICTIM, lambda: unfinished(environment.task_log.read(CRASHES), VICTIM)),
+        TIMEOUT_S,
+        poll_s=0.01,
+    )
+    killed_at = time.time()
     sizes = environment.sizes(CRASHES)
     before = environment.task_log.read(CRASHES)
     console.say(

@@ -39,8 +39,7 @@ def run_scenario(environment: Environment, console: Console) -> Outcome:
     publishing_s = time.monotonic() - began
 
     environment.start_worker(WORKER, [PRIORITIES, COUNTDOWNS, RETRIES, BROADCASTS, CRASHES])
-    with console.progress("executed", TASKS) as progress:
-        environment.wait_for_records(PRIORITIES, TASKS, TIMEOUT_S, progress)
+    environment.wait_for_records(PRIORITIES, TASKS, TIMEOUT_S, "executed")
 
     records = environment.task_log.read(PRIORITIES)
     console.table(("priority", "published", "executed", "started as number"), rows(published, records))

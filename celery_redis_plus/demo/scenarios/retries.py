@@ -28,8 +28,7 @@ def run_scenario(environment: Environment, console: Console) -> Outcome:
     )
     for number in range(TASKS):
         environment.app.send_task(RETRIES, (number,), queue=RETRIES)
-    with console.progress("attempts", TASKS * ATTEMPTS) as progress:
-        environment.wait_for_records(RETRIES, TASKS * ATTEMPTS, TIMEOUT_S, progress)
+    environment.wait_for_records(RETRIES, TASKS * ATTEMPTS, TIMEOUT_S, "attempts")
 
     records = environment.task_log.read(RETRIES)
     console.table(("attempt", "executed", "shortest wait before s", "longest"), rows(records))

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import kombu
 import pytest
+from field_descriptions import CONSUMER_FIELDS, QUEUE_FIELDS
+from key_descriptions import OF_A_QUEUE
 
 from celery_redis_plus.admin.broker_admin import BrokerAdmin
 from celery_redis_plus.cli.metrics import BrokerCollector
-from celery_redis_plus.key_descriptions import OF_A_QUEUE
 from celery_redis_plus.keys import Keys
-from celery_redis_plus.record_fields import CONSUMER_FIELDS, QUEUE_FIELDS
 from tests.support.inbox import Inbox, publish
 from tests.support.web_page import web_page
 

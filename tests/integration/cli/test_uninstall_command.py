@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from key_descriptions import DESCRIPTIONS
 
-from celery_redis_plus.admin.removal import TYPES
-from celery_redis_plus.key_descriptions import DESCRIPTIONS
+from celery_redis_plus.admin.removal import TYPES, WHOLE_NAMES
 from celery_redis_plus.keys import Keys
 from tests.support.inbox import Inbox, declare, publish
 from tests.support.waiting import wait_until
@@ -38,7 +38,8 @@ def test_all_keys_and_no_others_are_deleted(cli, connect, redis_client, prefix):
     # Names that are a kind of ours, and no more: Sidekiq's dead set is one.
     redis_client.zadd(f"{prefix}dead", {"1": 1})
     redis_client.hset(f"{prefix}meta", "1", "1")
-    theirs = {f"{prefix}{name}".encode() for name in ("meta:{theirs}", "dead", "meta")}
+    redis_client.xadd(f"{prefix}stream", {"1": "1"})
+    theirs = {f"{prefix}{name}".encode() for name in ("meta:{theirs}", "dead", "meta", "stream")}
     at = ("--prefix", prefix) if prefix else ()
     refused = cli("uninstall", *at, "--yes")
     assert refused.status == 1
@@ -62,7 +63,9 @@ def test_each_described_key_is_one_that_goes():
     for one in DESCRIPTIONS:
         if one.kind != "stream":
             assert (one.pattern, keys.kind(b"app:" + one.key)) == (one.pattern, one.kind)
-            assert TYPES[one.kind] == one.type
+    of_migrations = {"moving": "list", "taken": "zset"}
+    assert {one.kind: one.type for one in DESCRIPTIONS} | of_migrations == TYPES
+    assert {one.kind for one in DESCRIPTIONS if b"{" not in one.key and one.kind != "stream"} | {*of_migrations} == WHOLE_NAMES
     assert keys.stream_of(keys.fanout("X", "/0.").meta) == keys.fanout("X", "/0.").stream
 
 

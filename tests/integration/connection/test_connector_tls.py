@@ -15,7 +15,7 @@ from redis.connection import SSLConnection
 
 from celery_redis_plus import errors
 from celery_redis_plus.connection import tls_mismatch
-from celery_redis_plus.connection.master_finder import MasterFinder
+from celery_redis_plus.connection.masters import MasterFinder
 from tests.support.tls import make_certificates, tls_in_front_of
 
 pytestmark = pytest.mark.server

@@ -11,12 +11,12 @@ from contextlib import suppress
 
 import kombu
 import pytest
+from field_descriptions import QUEUE_FIELDS
+from key_descriptions import OF_A_QUEUE
 
 from celery_redis_plus.broker.consumers.claims import ClaimCommands
 from celery_redis_plus.errors import ConsumerCancelled
-from celery_redis_plus.key_descriptions import OF_A_QUEUE
 from celery_redis_plus.keys import Keys
-from celery_redis_plus.record_fields import QUEUE_FIELDS
 from tests.support.inbox import Inbox, publish
 from tests.support.waiting import wait_until
 

@@ -9,14 +9,14 @@ from contextlib import suppress
 
 import kombu
 import pytest
+from field_descriptions import FANOUT_FIELDS
+from key_descriptions import OF_AN_EXCHANGE
 from redis.exceptions import ResponseError
 
 from celery_redis_plus.broker.fanout import reader
 from celery_redis_plus.errors import InvalidArgument
-from celery_redis_plus.key_descriptions import OF_AN_EXCHANGE
 from celery_redis_plus.maintenance.dead_subscribers import DeadSubscribers
 from celery_redis_plus.maintenance.janitor import Janitor
-from celery_redis_plus.record_fields import FANOUT_FIELDS
 from tests.support.inbox import Inbox
 from tests.support.waiting import wait_until
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 
 import pytest
+from field_descriptions import EVENTS_META_FIELDS
 
 from celery_redis_plus.broker.consumers.settlement import Settlement
 from celery_redis_plus.broker.queues.queues import Queues
 from celery_redis_plus.event_log.settings import EventLogSettings
 from celery_redis_plus.event_log.stream import EventLog
 from celery_redis_plus.event_log.tail import Tail
-from celery_redis_plus.events import META_FIELDS
 from tests.integration.broker.conftest import make_broker
 from tests.integration.scripts.test_damaged_keys import sweep
 
@@ -77,7 +77,7 @@ def test_a_record_that_is_none_switches_the_log_off_until_the_next_declaration(b
     assert written(broker) > before
 
 
-@pytest.mark.parametrize("field", [name for name in META_FIELDS if name not in {"ended", "version"}])
+@pytest.mark.parametrize("field", [name for name in EVENTS_META_FIELDS if name not in {"ended", "version"}])
 @pytest.mark.parametrize("odd", ["x", "", "-1", "0", "1.5", "9" * 400])
 def test_a_field_of_its_counters_stops_no_event(broker, redis_client, field, odd):
     before = written(broker)

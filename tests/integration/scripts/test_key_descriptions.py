@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import kombu
 import pytest
+from key_descriptions import describe
+from script_headers import written_kinds
 
 import celery_redis_plus
-from celery_redis_plus.key_descriptions import describe
-from celery_redis_plus.script_headers import script_names, written_kinds
-from celery_redis_plus.scripts import script
+from celery_redis_plus.scripts import script, script_names
 from tests.support.inbox import Inbox, declare, publish
 from tests.support.waiting import wait_until
 

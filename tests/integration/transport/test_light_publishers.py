@@ -10,7 +10,8 @@ UNNEEDED = (
     *(f"celery_redis_plus.{room}." for room in ("cli", "admin", "migration", "spark", "testing", "demo", "integration.worker")),
     *("celery.worker.consumer", "celery.app.trace", "celery.concurrency.prefork", "billiard.pool"),
     *("celery_redis_plus.broker.consumers.claims", "celery_redis_plus.broker.fanout", "celery_redis_plus.broker.integrity"),
-    *("celery_redis_plus.connection.master", "celery_redis_plus.connection.sentinel_question"),
+    *("celery_redis_plus.connection.master", "celery_redis_plus.connection.sentinel_"),
+    *("celery_redis_plus.events", "celery_redis_plus.broker.arguments.retry_policy"),
 )
 NEEDED = {
     "celery_redis_plus.consumer": {"publisher_session", "owned_queues"},

@@ -13,7 +13,7 @@ from celery_redis_plus.connection.forks import fork_safe_property, lock_of, on_f
 PACKAGE = Path(celery_redis_plus.__file__).parent
 #: They renew theirs in `forked`, with more that belongs to it; `forks` holds its own at each fork; `signals` is below it; a
 #: demonstration does not fork.
-BY_THEMSELVES = {"connection/forks.py", "connection/persistent_connection.py", "signals.py", "demo/console.py"}
+BY_THEMSELVES = {"connection/forks.py", "connection/persistent_connection.py", "signals.py"}
 
 
 class Owner:

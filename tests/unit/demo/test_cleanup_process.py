@@ -43,8 +43,8 @@ def test_guard_does_it_when_its_pipe_closes(sleeper, tmp_path):
     folder.mkdir()
 
     with cleanup_process.CleanupProcess() as watch:
-        watch.watch_group(sleeper.pid)
-        watch.watch_folder(str(folder))
+        watch.note("group", sleeper.pid)
+        watch.note("folder", folder)
         assert sleeper.poll() is None
 
     assert sleeper.wait(5) == -9
@@ -55,6 +55,6 @@ def test_a_guard_that_was_killed_is_no_failure(sleeper):
     with cleanup_process.CleanupProcess() as watch:
         os.kill(watch.pid, 9)
         for _ in range(3):
-            watch.watch_group(sleeper.pid)
+            watch.note("group", sleeper.pid)
 
     assert sleeper.poll() is None

@@ -1,14 +1,13 @@
 """The demo's results from its scenarios; no server, no workers."""
 
-import io
 import os
 import signal
 
 import pytest
 
 from celery_redis_plus.demo import main
-from celery_redis_plus.demo.console import PlainConsole
-from celery_redis_plus.demo.environment import DemoFailed, Environment, own_url
+from celery_redis_plus.demo.console import Console
+from celery_redis_plus.demo.environment import DemoFailed, Environment
 from celery_redis_plus.demo.expectations import Expectation, Outcome
 
 TRUE = Expectation.equal("answers", 2, 2)
@@ -30,16 +29,15 @@ class EnvironmentWithoutServer:
 
 
 @pytest.fixture
-def run(monkeypatch):
+def run(monkeypatch, capsys):
     """Run the demo with other scenarios; return the exit status and what was printed."""
 
     def run_scenarios(*scenarios):
-        stream, environment = io.StringIO(), EnvironmentWithoutServer()
+        environment = EnvironmentWithoutServer()
         monkeypatch.setattr(main, "Environment", lambda *_, **__: environment)
-        monkeypatch.setattr(main, "make_console", lambda **_: PlainConsole(stream))
         status = main.run(scenarios=scenarios)
         assert environment.left
-        return status, stream.getvalue()
+        return status, capsys.readouterr().out
 
     return run_scenarios
 
@@ -90,23 +88,6 @@ def test_a_signal_ends_the_demo_with_its_number_and_leaves_the_handlers_as_they_
     assert signal.getsignal(number) is before
 
 
-@pytest.mark.parametrize(
-    ("given", "used"),
-    [
-        ("redis://h:1/2", "redisplus://h:1/2"),
-        ("valkey://h", "redisplus://h"),
-        ("redisplus://h", "redisplus://h"),
-        ("rediss://h/1?ssl_cert_reqs=none", "redispluss://h/1?ssl_cert_reqs=none"),
-        ("valkeys://h", "redispluss://h"),
-        ("redis+socket:///run/s?virtual_host=1", "redisplus+socket:///run/s?virtual_host=1"),
-        ("unix:///run/s", "redisplus+socket:///run/s"),
-        ("REDISS://h", "redispluss://h"),
-    ],
-)
-def test_a_given_url_is_used_with_our_own_scheme(given, used):
-    assert own_url(given) == used
-
-
 def test_a_url_with_transport_options_is_refused():
-    with pytest.raises(DemoFailed, match="global_keyprefix"), Environment("redis://h?global_keyprefix=x", PlainConsole()):
+    with pytest.raises(DemoFailed, match="global_keyprefix"), Environment("redis://h?global_keyprefix=x", Console()):
         pass

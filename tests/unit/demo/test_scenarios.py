@@ -72,20 +72,6 @@ def test_lateness_is_told_by_the_server_s_clock():
     assert countdowns.lateness_ms([record], clock_offset_s=0.75) == {0: 250.0}
 
 
-def test_countdowns_table_has_every_task():
-    cells = [cell for row in countdowns.rows(dict.fromkeys(range(countdowns.TASKS), 1.0), {0: 5.0}) for cell in row]
-
-    assert cells.count("5.0") == 1
-    assert cells.count("never") == countdowns.TASKS - 1
-
-
-def test_countdowns_are_published_out_of_order():
-    order = countdowns.mixed(countdowns.TASKS)
-
-    assert sorted(order) == list(range(countdowns.TASKS))
-    assert order not in (sorted(order), sorted(order, reverse=True))
-
-
 # ---- retries
 
 

@@ -9,16 +9,17 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from celery_redis_plus.events import META_FIELDS as EVENTS_META_FIELDS
-from celery_redis_plus.keys import Keys
-from celery_redis_plus.record_fields import (
+from field_descriptions import (
     CONSUMER_FIELDS,
     DELIVERY_FIELDS,
+    EVENTS_META_FIELDS,
     FANOUT_FIELDS,
     LEADER_FIELDS,
     MESSAGE_FIELDS,
     QUEUE_FIELDS,
 )
+
+from celery_redis_plus.keys import Keys
 
 _KEYS = Keys()
 _Q = _KEYS.queue("Q")

@@ -11,8 +11,9 @@ import re
 from functools import cache
 from importlib import resources
 
-from celery_redis_plus.key_descriptions import FANOUT, OF_AN_EXCHANGE, PRODUCER, KeyDescription
-from celery_redis_plus.scripts import INCLUDE
+from key_descriptions import FANOUT, OF_AN_EXCHANGE, PRODUCER, KeyDescription
+
+from celery_redis_plus.scripts import INCLUDE, script_names
 
 #: A key in a header: its kind, and in brackets its type, after a comma `read`.
 _NAMED = re.compile(
@@ -20,12 +21,6 @@ _NAMED = re.compile(
 )
 _HEADER = re.compile(r"^-- KEYS(?: of its own)?  (.*?)(?=^-- (?:ARGV|Returns|@)|^(?!--))", re.MULTILINE | re.DOTALL)
 _LUA = "celery_redis_plus.lua"
-
-
-def script_names() -> list[str]:
-    """Return the names of all scripts."""
-    names = (path.name for path in resources.files(_LUA).iterdir())
-    return sorted(name.removesuffix(".lua") for name in names if name.endswith(".lua"))
 
 
 @cache
