@@ -36,7 +36,7 @@ from celery_redis_plus.admin.diagnosis.response_checks import (
 )
 from celery_redis_plus.admin.diagnosis.server_checks import CLIENTS_ADVICE, CLIENTS_DANGER, MEMORY_ADVICE, MEMORY_DANGER
 from celery_redis_plus.admin.diagnosis.work_checks import NEARLY_FULL, STUCK_S
-from celery_redis_plus.broker.arguments.argument_rules import ALLOWED, STEERING, WITHDRAWN
+from celery_redis_plus.broker.arguments.argument_rules import ALLOWED, STEERING
 from celery_redis_plus.broker.arguments.deduplication import ID, SCOPE, TTL
 from celery_redis_plus.broker.arguments.limiters import LIMITER
 from celery_redis_plus.broker.arguments.names import GROUP
@@ -160,7 +160,6 @@ def arguments_page() -> str:
             f"\n## {title}\n\n",
             *(f"* {linked(name, doc)} ({in_short(allowed)}): {LINK.sub('', doc)}\n" for name, (allowed, doc) in table.items()),
         ]
-    parts += ["\n## Withdrawn\n\n", *listed(WITHDRAWN)]
     return "".join(parts)
 
 

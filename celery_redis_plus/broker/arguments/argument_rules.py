@@ -132,15 +132,6 @@ _RULES: dict[str, _Rule] = {
     "x-fair": _BOOLEAN,
 }
 
-
-#: Arguments of development versions that no release has: name -> what takes their place.
-WITHDRAWN = {
-    "x-server-filter": (
-        "no longer known; instead, bind a queue of your own to a topic exchange, which selects by routing key on the server "
-        "(docs/broadcasts.md, 'One key out of many')"
-    )
-}
-
 #: Arguments that only steer what is done with messages: they may change while the queue lives. All others say what it is: the
 #: places of its messages (`x-max-priority`, `x-priority-ageing`), its life, or who may consume it follow from them.
 STEERING = frozenset(
@@ -186,8 +177,6 @@ def check_steering(owner: str, changes: Mapping[str, object]) -> dict[str, objec
 
 def _checked(owner: str, key: str, value: object) -> object:
     """Return the value as it is kept: 10000.0, which arithmetic on seconds makes, becomes 10000."""
-    if key in WITHDRAWN:
-        raise InvalidArgument(f"argument {key!r} of {owner} is {WITHDRAWN[key]}")
     if key.startswith(RESERVED_PREFIX) and key not in _RULES:
         raise InvalidArgument(
             f"argument {key!r} of {owner} is not known by this release: names that begin with {RESERVED_PREFIX!r} are reserved"

@@ -102,12 +102,6 @@ def test_bad_argument_is_refused_naming_queue_argument_value_and_what_is_allowed
     assert allowed in text
 
 
-@pytest.mark.parametrize("value", [True, False, "yes"])
-def test_a_withdrawn_argument_is_refused_with_what_takes_its_place(value):
-    with pytest.raises(InvalidArgument, match=r"'x-server-filter' of queue 'q' is no longer known; instead, .* topic exchange"):
-        QueueArguments.parse("q", arguments={"x-server-filter": value})
-
-
 def test_dead_letter_routing_key_needs_an_exchange_as_in_rabbitmq():
     with pytest.raises(InvalidArgument, match="'x-dead-letter-routing-key' of queue 'q' is 'k' without"):
         parse("q", arguments={"x-dead-letter-routing-key": "k"})
