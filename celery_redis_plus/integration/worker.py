@@ -180,7 +180,7 @@ def _name_server(broker: Transport) -> None:
 
 def _refuse_autoscale(worker: Any) -> None:
     """Refuse what would end Celery's worker, or each of its messages, once there is work for a larger pool."""
-    if worker.autoscale and worker.max_concurrency > worker.min_concurrency and not hasattr(worker.pool, "grow"):
+    if not hasattr(worker.pool, "grow") and worker.autoscale and worker.max_concurrency > worker.min_concurrency:
         pool = type(worker.pool).__module__.rpartition(".")[2]
         raise ImproperlyConfigured(
             f"--autoscale={worker.max_concurrency},{worker.min_concurrency}: a pool of {pool} cannot grow; only those of "
