@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from billiard.common import TERM_SIGNAME
@@ -18,6 +19,7 @@ from kombu.utils.imports import symbol_by_name
 from celery_redis_plus.broker.consumers.last_error import Failure, failure_of, text_of
 from celery_redis_plus.integration import worker_compat
 from celery_redis_plus.integration.ack_policies import ACK, POLICIES, REQUEUE, AckPolicies
+from celery_redis_plus.integration.backend_errors import is_of_backend
 from celery_redis_plus.integration.lease_guard import TaskLostError, has_lease
 from celery_redis_plus.integration.patching import wrap
 from celery_redis_plus.integration.unhandled_messages import DATA_ERRORS
@@ -89,17 +91,18 @@ class BrokerRequest:
         """Note that the hard time limit ended the task."""
         if not soft:
             self._crp_end("time_limit", TimeLimitExceeded(timeout))
-        super().on_timeout(soft, timeout)  # type: ignore[misc]
+        self._crp_note_end(super().on_timeout, self._crp_settle_failure, soft, timeout)  # type: ignore[misc]
 
     def on_failure(self, exc_info: Any, *args: Any, **kwargs: Any) -> Any:
         """Note what the task raised."""
         error = worker_compat.unwrapped(exc_info.exception)
         self._crp_end(_ending(error), error, str(exc_info.traceback or ""))
-        return super().on_failure(exc_info, *args, **kwargs)  # type: ignore[misc]
+        settle = partial(self.reject, error.requeue) if isinstance(error, Reject) else self._crp_settle_failure
+        return self._crp_note_end(super().on_failure, settle, exc_info, *args, **kwargs)  # type: ignore[misc]
 
     def _announce_revoked(self, *args: Any, **kwargs: Any) -> None:
         self._crp_end("revoked")
-        super()._announce_revoked(*args, **kwargs)  # type: ignore[misc]
+        self._crp_note_end(super()._announce_revoked, self.acknowledge, *args, **kwargs)  # type: ignore[misc]
 
     def terminate(self, pool: Any, signal: str | int | None = None) -> None:
         """End the task because it was revoked.
@@ -138,6 +141,27 @@ class BrokerRequest:
         self._crp_settle(self._crp_action(REQUEUE if requeue else "reject"))
 
     # -- ours -------------------------------------------------------------------------------------------------------------
+
+    def _crp_note_end(self, note: Callable[..., Any], settle: Callable[[], None], *args: Any, **kwargs: Any) -> Any:
+        """Have Celery note how the task ended; `settle` the message where its result backend fails, which Celery asks before."""
+        try:
+            return note(*args, **kwargs)
+        except Exception as error:
+            if not is_of_backend(error, self.task.backend):  # type: ignore[attr-defined]
+                raise
+            logger.exception("the end of task %s cannot be stored", self.id, extra={"task_id": self.id})  # type: ignore[attr-defined]
+            if isinstance(self.message, Message) and not self.message.acknowledged:  # type: ignore[attr-defined]
+                settle()
+            return None
+
+    def _crp_settle_failure(self) -> None:
+        """Settle a late-acked message of a task that has failed, as `Request.on_failure` does."""
+        settings = {name: getattr(self.task, name) for name in LATE_SETTLEMENTS if hasattr(self.task, name)}  # type: ignore[attr-defined]
+        action = _by_settings(settings).get(self._crp_ending, REQUEUE)
+        if action == ACK:
+            self.acknowledge()
+        else:
+            self.reject(requeue=action == REQUEUE)
 
     def crp_note_delivery(self) -> None:
         """Let the task know which delivery it may settle, before its pool begins it."""
@@ -187,17 +211,7 @@ class BrokerRequest:
         if policy is not None:
             return POLICIES[policy] or None
         settings = self.crp_settings or {}
-        if not settings.get("acks_late"):
-            return None
-        on_failure = settings.get("acks_on_failure", settings.get("acks_on_failure_or_timeout", True))
-        on_timeout = settings.get("acks_on_timeout", settings.get("acks_on_failure_or_timeout", True))
-        failure = ACK if on_failure else "reject"
-        return {
-            **POLICIES["ack_after"],
-            "failure": failure,
-            "time_limit": ACK if on_timeout else REQUEUE,
-            "worker_lost": REQUEUE if settings.get("reject_on_worker_lost") else failure,
-        }
+        return _by_settings(settings) if settings.get("acks_late") else None
 
     def _crp_settle(self, action: str, *, early: bool = False) -> None:
         if action == ACK:
@@ -212,6 +226,19 @@ class BrokerRequest:
                 # By a policy, not as the task wishes.
                 message.mark_failed()
             super().reject(requeue=action == REQUEUE)  # type: ignore[misc]
+
+
+def _by_settings(settings: Mapping[str, Any]) -> Mapping[str, str]:
+    """Return what Celery's settings of a late-acked task do, by ending."""
+    on_failure = settings.get("acks_on_failure", settings.get("acks_on_failure_or_timeout", True))
+    on_timeout = settings.get("acks_on_timeout", settings.get("acks_on_failure_or_timeout", True))
+    failure = ACK if on_failure else "reject"
+    return {
+        **POLICIES["ack_after"],
+        "failure": failure,
+        "time_limit": ACK if on_timeout else REQUEUE,
+        "worker_lost": REQUEUE if settings.get("reject_on_worker_lost") else failure,
+    }
 
 
 def _ending(error: BaseException) -> str:

@@ -82,6 +82,14 @@ def not_now(name: str, entry: str) -> str:
         client.rpush(f"{name}:done", entry)
 
 
+@shared_task(name="c.never")
+def never(name: str, entry: str) -> None:
+    """Note the start, and ask that there is no other delivery."""
+    with journal() as client:
+        client.rpush(f"{name}:started", entry)
+    raise Reject(requeue=False)
+
+
 @shared_task(name="c.keep_garbage")
 def keep_garbage() -> None:
     """Switch the collector off in the process that runs it, as a busy worker whose objects are old may not run it for hours."""

@@ -133,6 +133,25 @@ def test_a_task_has_failed_whose_result_is_refused(pool, celery_app, celery_work
 
 
 @pytest.mark.sample(2)
+@pytest.mark.parametrize("pool", ["threads", "solo", "gevent", "prefork", pytest.param("eventlet", marks=pytest.mark.weekly)])
+def test_a_message_is_settled_although_its_end_cannot_be_stored(pool, celery_app, celery_worker, notes, redis_client):
+    """Celery stores the end of a task that rejects, and of one that has expired, before it settles their messages."""
+    backend = "tests.integration.celery.refusing_results:RefusingResults"
+    config = {"result_backend": backend, "task_acks_late": True, "worker_prefetch_multiplier": 1}
+    worker, app = celery_worker(pool=pool, concurrency=2, config=config), celery_app()
+    for number in range(4):
+        app.send_task("c.never", ["rejects", str(number)])
+        app.send_task("c.note", ["late", str(number)], expires=-1)
+    wait_until(lambda: redis_client.zcard("dead:{celery}") == 4, 20, worker.tail)
+    app.send_task("c.note", ["good", "last"])
+    assert notes.wait_for("good", 1, 20, worker.tail) == {"last": 1}
+    wait_until(lambda: not redis_client.exists("messages_index:{celery}", "queue:{celery}"), 10, worker.tail)
+    assert (sorted(notes.started("rejects")), notes.started("late")) == (["0", "1", "2", "3"], [])
+    assert redis_client.zcard("dead:{celery}") == 4
+    assert "Connection to broker lost" not in worker.log()
+
+
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("pool", ["threads", "solo", "gevent", pytest.param("eventlet", marks=pytest.mark.weekly)])
 def test_a_worker_goes_on_when_a_task_raises_what_is_no_exception(pool, celery_app, celery_worker, notes, redis_client):
     """In prefork it is a lost worker. In threads and greenlets such tasks stayed active, and their worker without a place."""
