@@ -44,8 +44,9 @@ def test_tables_are_whole_when_executors_are_killed(  # noqa: PLR0917 - fixtures
     source, made, killed = random.Random(seed), lives(4000), 0
     for queue in QUEUES:
         add_events(redis_client, queue, made)
-    with opened(s3.url).locked(INGEST_LOCK):
-        ArrowIngest(s3.url, {"url": broker_url, "maxOffsetsPerTrigger": 6000}).run(threading.Event(), print, once=True)
+    store = opened(s3.url)
+    with store.locked(INGEST_LOCK):
+        ArrowIngest(store, {"url": broker_url, "maxOffsetsPerTrigger": 6000}).run(threading.Event(), print, once=True)
     words = ("aggregate", "--engine", "spark", "--rebuild", "--master", MASTER, "--root", s3.url)
     # A task that was killed runs again; an executor that was killed is replaced.
     settings = {"spark.executor.memory": "512m", "spark.executor.cores": "1", "spark.task.maxFailures": "8"}
