@@ -189,7 +189,8 @@ def draw(figures: Mapping[str, pd.DataFrame], path: Path) -> None:
     figure, every = plt.subplots(2, 2, figsize=(14, 8), layout="constrained")
     for axes, (name, painter) in zip(every.flat, CHARTS.items(), strict=True):
         _paint(axes, painter, figures)
-        axes.set_title(name, loc="right")
+        # Above two rows of a legend.
+        axes.set_title(name, loc="left", pad=30)
     figure.savefig(path)
     plt.close(figure)
 
