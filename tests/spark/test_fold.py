@@ -379,8 +379,8 @@ def test_a_fold_that_died_leaves_the_tables_as_they_were(stored, root, monkeypat
 
 
 def test_the_first_fold_does_not_look_like_a_manifest_that_is_lost(stored, root, monkeypatch):
-    for place in range(0, 900, 90):
-        stored.add({"celery": LIVES[place : place + 90]})
+    for place in range(0, 900, 60):
+        stored.add({"celery": LIVES[place : place + 60]})
     collect, seen = fold_module.losses.collect, []
 
     def look(*arguments):
