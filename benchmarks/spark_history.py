@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime, timedelta
+from operator import itemgetter
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -70,7 +71,8 @@ class History:
         while self.now_us < end_us:
             found += self._life(self.now_us)
             self.now_us += self.spacing_us
-        found.sort()
+        # Events of one time stay in the order of their message's life.
+        found.sort(key=itemgetter(0))
         place = next((place for place, (ts, _, _) in enumerate(found) if ts >= end_us), len(found))
         self.later = found[place:]
         return found[:place]

@@ -36,6 +36,7 @@ ELSEWHERE = {
     "celery_redis_plus.broker.dead_letters.search": ("DeadLetterFilter", "command-line.md"),
     "celery_redis_plus.spark.delta_log": ("tables and storage_options", "delta.md"),
     "celery_redis_plus.spark.manifest": ("files", "spark.md"),
+    "celery_redis_plus.spark.sending": ("sending", "spark.md"),
     "celery_redis_plus.spark.session": ("register", "spark.md"),
     "celery_redis_plus.spark.views": ("register_views", "spark.md"),
     "celery_redis_plus.testing.fixtures": ("the fixtures", "testing.md"),

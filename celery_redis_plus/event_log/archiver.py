@@ -4,16 +4,20 @@ A queue has a folder of its own, `queue=NAME`. A batch is a file `finished-EPOCH
 knows, and beside it `open-EPOCH-N.parquet` with the events so far of the messages that are not gone. The first one's
 appearance is the commit: a run goes on after the newest, with the `open` file of the same name. So a run that dies in between
 loses no row and writes none twice, and the server trims only what files have.
+
+With `events`, `events-EPOCH-N.parquet` has all events of the batch besides, in the columns of the table `events`; it counts if
+the first one is there. The Spark pipeline makes its tables of them (`spark/archive_ingest.py`).
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from celery_redis_plus.errors import EventsLost
@@ -25,7 +29,7 @@ from celery_redis_plus.event_log.readers import commit
 from celery_redis_plus.events import ID_TIME_DIGITS, Event, decode, encode, read_entry
 
 if TYPE_CHECKING:
-    from celery_redis_plus.event_log.event_logs import EventLogs
+    from celery_redis_plus.event_log.event_logs import Entry, EventLogs
     from celery_redis_plus.event_log.offsets import Id, Offsets
 
 #: Events of a batch, and of one command.
@@ -54,7 +58,9 @@ class Moved:
     passed_over: int = 0
 
 
-def move_finished(log: EventLogs, queues: Sequence[str], folder: Path, *, reader: str = "archive") -> dict[str, Moved]:
+def move_finished(
+    log: EventLogs, queues: Sequence[str], folder: Path, *, reader: str = "archive", events: bool = False
+) -> dict[str, Moved]:  # fmt: skip
     """Move the finished messages of `queues` into files under `folder`; return what was moved, by queue.
 
     Args:
@@ -62,6 +68,7 @@ def move_finished(log: EventLogs, queues: Sequence[str], folder: Path, *, reader
         queues: their names.
         folder: is made if it is not there. One run at a time.
         reader: the name under which the server keeps events for these files; another one for another folder.
+        events: keep the events too, in files of their own.
 
     Raises:
         InvalidArgument: pyarrow is not installed.
@@ -71,7 +78,7 @@ def move_finished(log: EventLogs, queues: Sequence[str], folder: Path, *, reader
     moved, failures = {}, []
     for queue in queues:
         try:
-            moved[queue] = _Mover(log, queue, folder / f"queue={quote(queue, safe='')}", reader).run()
+            moved[queue] = _Mover(log, queue, folder / f"queue={quote(queue, safe='')}", reader, events=events).run()
         except EventsLost as error:
             # The others are moved all the same.
             failures.append(error)
@@ -83,8 +90,8 @@ def move_finished(log: EventLogs, queues: Sequence[str], folder: Path, *, reader
 class _Mover:
     """Moves one queue's messages."""
 
-    def __init__(self, log: EventLogs, queue: str, folder: Path, reader: str) -> None:
-        self._log, self._queue, self._folder, self._reader = log, queue, folder, reader
+    def __init__(self, log: EventLogs, queue: str, folder: Path, reader: str, *, events: bool) -> None:
+        self._log, self._queue, self._folder, self._reader, self._events = log, queue, folder, reader, events
         folder.mkdir(parents=True, exist_ok=True)
         self._position: Id = max(map(_position, folder.glob("finished-*.parquet")), default=BEGINNING)
         self._open = self._read_open()
@@ -99,7 +106,8 @@ class _Mover:
         finished, events, told = 0, 0, 0
         for low in range(at + lost, numbering.total, EVENTS_A_FILE):
             high = min(low + EVENTS_A_FILE, numbering.total)
-            rows, read = self._fold(numbering, low, high)
+            with self._kept_events(numbering.id(high)) as keep:
+                rows, read = self._fold(numbering, low, high, keep)
             lost += high - low - read
             self._write(numbering.id(high), rows)
             commit(self._log, self._reader, {self._queue: self._position}, lost={self._queue: lost - told})
@@ -107,11 +115,14 @@ class _Mover:
         passed_over = self._passed_over.counts[self._queue]
         return Moved(finished, len(self._open), events - passed_over, lost, passed_over)
 
-    def _fold(self, numbering: Offsets, low: int, high: int) -> tuple[list[dict[str, Any]], int]:
+    def _fold(
+        self, numbering: Offsets, low: int, high: int, keep: Callable[[Sequence[Entry]], None]
+    ) -> tuple[list[dict[str, Any]], int]:  # fmt: skip
         rows, read = [], 0
         for epoch, first, last in numbering.ranges(low, high):
             for entries in self._log.chunks(self._queue, epoch, first, last, EVENTS_A_READ):
                 read += len(entries)
+                keep(entries)
                 for _, fields in entries:
                     event = read_entry(fields)
                     if event is None or not _ID.match(event.id):
@@ -151,6 +162,22 @@ class _Mover:
                 stale.unlink()
         self._position = position
 
+    @contextmanager
+    def _kept_events(self, position: Id) -> Iterator[Callable[[Sequence[Entry]], None]]:
+        """Yield what keeps entries as events, if they are to be kept."""
+        if not self._events:
+            yield lambda _entries: None
+            return
+        from pyarrow import parquet
+
+        from celery_redis_plus.event_log.batches import arrow_schema, batch
+
+        with (
+            _appearing(self._path("events", position)) as file,
+            parquet.ParquetWriter(file, arrow_schema(), compression="zstd") as writer,
+        ):
+            yield lambda entries: writer.write_batch(batch(self._log.queue_of(self._queue), entries)) if entries else None
+
     def _path(self, kind: str, position: Id) -> Path:
         return self._folder / f"{kind}-{position[0]:015d}-{position[1]:015d}.parquet"
 
@@ -161,11 +188,18 @@ def _position(path: Path) -> Id:
 
 
 def _replace(path: Path, table: Any) -> None:
-    """Have `path` appear whole, and last over a crash of the machine."""
+    """Replace a file by a table."""
     from pyarrow import parquet
 
-    with path.with_suffix(".tmp").open("wb") as file:
+    with _appearing(path) as file:
         parquet.write_table(table, file, compression="zstd")
+
+
+@contextmanager
+def _appearing(path: Path) -> Iterator[IO[bytes]]:
+    """Yield a file that appears whole, and lasts over a crash of the machine."""
+    with path.with_suffix(".tmp").open("wb") as file:
+        yield file
         file.flush()
         os.fsync(file.fileno())
     path.with_suffix(".tmp").replace(path)

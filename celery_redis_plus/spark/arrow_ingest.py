@@ -215,11 +215,14 @@ def write_days(storage: Storage, batches: Iterable[pa.RecordBatch], folder: str)
     def flush() -> None:
         rows = pa.concat_tables(held)
         held.clear()
-        for day in rows.column("date").unique().to_pylist():
+        days = rows.column("date").unique().to_pylist()
+        for day in days:
             if day not in writers:
                 names.append(f"{folder}/day={day.isoformat()}/{uuid.uuid4().hex}.parquet")
                 writers[day] = storage.writer(names[-1], layout.schema)
-            writers[day].write_table(rows.filter(pc.equal(rows.column("date"), pa.scalar(day, pa.date32()))))
+            # Bodies are large: most often they are of one day, and need not be copied.
+            own = rows if len(days) == 1 else rows.filter(pc.equal(rows.column("date"), pa.scalar(day, pa.date32())))
+            writers[day].write_table(own)
 
     try:
         for batch in batches:

@@ -261,6 +261,15 @@ class Numbers:
             self.distinct += int((~block[within]).sum())
             block[within] = True
 
+    def has(self, numbers: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return which of some numbers there are."""
+        found: NDArray[np.bool_] = np.zeros(len(numbers), dtype=np.bool_)
+        blocks = numbers // _NUMBERS_A_BLOCK
+        for place, block in self._blocks.items():
+            own = blocks == place
+            found[own] = block[numbers[own] - place * _NUMBERS_A_BLOCK]
+        return found
+
 
 def numbers_of(storage: Storage, files: Sequence[str]) -> dict[tuple[str, int], Numbers]:
     """Return the numbers of events by queue and epoch."""

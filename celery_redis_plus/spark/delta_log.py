@@ -207,19 +207,18 @@ def differences(storage: Storage, manifest: Manifest) -> Iterator[tuple[str, int
                 yield table, len(other)
 
 
-def _named(manifest: Manifest) -> dict[str, dict[str, str]]:
-    """Return table -> file -> day, as the logs name them."""
-    files = {EVENTS: manifest.events, **{table: manifest.tables[table] for table in TABLES}}
-    named = {table: {file: day for day, of_day in dates.items() for file in of_day} for table, dates in files.items()}
-    named["messages"] |= {file: day for day, of_day in manifest.tables[UNFINISHED].items() for file in of_day}
-    named["losses"] = {manifest.losses: ""} if manifest.losses else {}
-    return named
+def _named(manifest: Manifest) -> dict[str, set[str]]:
+    """Return table -> files, as the logs name them."""
+    dated = {EVENTS: [manifest.events], **{table: [manifest.tables[table]] for table in TABLES}}
+    dated["messages"].append(manifest.tables[UNFINISHED])
+    named = {table: {file for days in of_table for files in days.values() for file in files} for table, of_table in dated.items()}
+    return named | {"losses": {manifest.losses} if manifest.losses else set()}
 
 
 def _bring(
-    storage: Storage, table: str, named: dict[str, str], manifest: Manifest, verify: Callable[[], None]
+    storage: Storage, table: str, named: set[str], manifest: Manifest, verify: Callable[[], None]
 ) -> int:  # fmt: skip
-    """Let a log name these files (of days), and no others; return its version."""
+    """Let a log name these files, and no others; return its version."""
     from deltalake.exceptions import CommitFailedError, TableNotFoundError
 
     failed = ""
@@ -240,7 +239,7 @@ def _bring(
     raise TablesUnusable(f"{_uri(storage, table)}/_delta_log: {failed}; does another program write there? Only this one may")
 
 
-def _commit(storage: Storage, log: DeltaTable, table: str, named: dict[str, str], manifest: Manifest) -> int | None:
+def _commit(storage: Storage, log: DeltaTable, table: str, named: set[str], manifest: Manifest) -> int | None:
     """Commit what a log lacks, or has too much; return its version then, None where there is more to commit."""
     from deltalake import Schema
 
@@ -257,7 +256,7 @@ def _commit(storage: Storage, log: DeltaTable, table: str, named: dict[str, str]
     return version
 
 
-def _actions(storage: Storage, table: str, named: dict[str, str], present: set[str]) -> list[AddAction | RemoveAction]:
+def _actions(storage: Storage, table: str, named: set[str], present: set[str]) -> list[AddAction | RemoveAction]:
     from deltalake.transaction import AddAction, RemoveAction
 
     now_ms = round(time.time() * 1000)
@@ -268,10 +267,9 @@ def _actions(storage: Storage, table: str, named: dict[str, str], present: set[s
             partition_values={},
             modification_time=now_ms,
             data_change=True,
-            stats=_stats(storage, file, day),
+            stats=_stats(storage, file),
         )
-        for file, day in named.items()
-        if file not in present
+        for file in sorted(named.difference(present))
     ]
     gone = sorted(present.difference(named))
     return added + [RemoveAction(file.removeprefix(f"{table}/"), data_change=True, deletion_timestamp=now_ms) for file in gone]
@@ -310,11 +308,16 @@ def _properties(manifest: Manifest) -> CommitProperties:
     return CommitProperties(max_commit_retries=0, app_transactions=transactions)
 
 
-def _stats(storage: Storage, file: str, day: str) -> str:
+def _stats(storage: Storage, file: str) -> str:
     """Return what Delta calls statistics. They stay in the log after `spark forget`: they hold nothing of a message."""
-    rows = storage.row_count(file)
-    dated = {"minValues": {"date": day}, "maxValues": {"date": day}, "nullCount": {"date": 0}} if day else {}
-    return json.dumps({"numRecords": rows, **dated})
+    metadata = storage.metadata(file)
+    place = metadata.schema.to_arrow_schema().get_field_index("date")
+    groups = [metadata.row_group(number).column(place).statistics for number in range(metadata.num_row_groups) if place >= 0]
+    dated = {}
+    if groups and all(group is not None and group.has_min_max for group in groups):
+        first, last = min(group.min for group in groups).isoformat(), max(group.max for group in groups).isoformat()
+        dated = {"minValues": {"date": first}, "maxValues": {"date": last}, "nullCount": {"date": 0}}
+    return json.dumps({"numRecords": metadata.num_rows, **dated})
 
 
 def _paths(log: DeltaTable) -> list[str]:

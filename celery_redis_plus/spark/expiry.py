@@ -9,6 +9,7 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from celery_redis_plus.errors import InvalidArgument
@@ -60,11 +61,12 @@ def expire(root: str | Path | Storage, before: date, *, kinds: Collection[str] =
         new = old.following()
         layers = Layers(storage, new)
         days, lost = 0, []
+        still = layers.read(OPEN, [file for files in new.tables[OPEN].values() for file in files], columns=["queue", "id"])
         for table in (table for kind in kinds for table in EXPIRING[kind]):
             for day in [day for day in layers.dated(table) if day < before.isoformat()]:
                 files = layers.files(table, day)
                 if table == EVENTS:
-                    found = list(_expire_events(layers, day, files))
+                    found = list(_expire_events(layers, day, files, message_keys(still).combine_chunks()))
                     days += bool(found)
                     lost += found
                 else:
@@ -83,10 +85,9 @@ def first_kept(keep_days: int) -> date:
     return datetime.now(UTC).date() - timedelta(days=keep_days - 1)
 
 
-def _expire_events(layers: Layers, day: str, files: list[str]) -> Iterator[Loss]:
-    """Leave the events of open messages of a day; yield what went."""
+def _expire_events(layers: Layers, day: str, files: list[str], still: pa.Array) -> Iterator[Loss]:
+    """Leave the events of a day that are of open messages (`still`); yield what went."""
     places = layers.read(EVENTS, files, columns=["queue", "id", "epoch", "n"])
-    still = message_keys(layers.read(OPEN, layers.files(OPEN, day), columns=["queue", "id"])).combine_chunks()
     gone = places.filter(pc.invert(pc.is_in(message_keys(places), still)))
     if not gone.num_rows:
         return

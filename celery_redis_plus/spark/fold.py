@@ -33,8 +33,8 @@ from celery_redis_plus.spark.manifest import (
 from celery_redis_plus.spark.message_timelines import MessageTimelines
 from celery_redis_plus.spark.minute_aggregates import partial_minutes
 from celery_redis_plus.spark.minute_tables import MinuteTables
-from celery_redis_plus.spark.open_messages import EarlierEvents
-from celery_redis_plus.spark.repartition import OPEN_SCHEMA, in_this_process, newest_of
+from celery_redis_plus.spark.open_messages import EarlierEvents, kept_under
+from celery_redis_plus.spark.repartition import MIXED, OPEN_SCHEMA, in_this_process, newest_of
 from celery_redis_plus.spark.roots import of_task, opened
 from celery_redis_plus.spark.versions import commit
 
@@ -73,16 +73,27 @@ class Place:
         root: the folder of the tables, or their URL.
         folder: of new files within each table's.
         early_since_us: messages acked before their work began at this time or later are kept open.
+        newest_us: the time of the newest event.
+        by_due: whether messages that wait are put to the day for which they do.
     """
 
     root: str
     folder: str
     early_since_us: int
+    newest_us: int
+    by_due: bool
 
 
 @dataclass(frozen=True)
 class Written:
-    """A file that a tracer has written: of which table and day ('' of `PARTIALS`), and how many of its messages are news."""
+    """A file that a tracer has written.
+
+    Attributes:
+        table: its table.
+        date: its day, or what it is kept under; '' of `PARTIALS`.
+        file: its name.
+        news: how many of its messages have new events.
+    """
 
     table: str
     date: str
@@ -90,7 +101,7 @@ class Written:
     news: int
 
 
-#: Traces the events of files (by day of publishing).
+#: Traces the events of files (by day of publishing, or `MIXED`).
 Tracer = Callable[[Mapping[str, Sequence[str]], Place], Iterable[Written]]
 
 
@@ -156,9 +167,12 @@ class _Fold:
             self.old.write(self.storage)
         newest = newest_of(self.storage, (file for files in self.fresh.values() for file in files))
         self.new.newest_us = max(self.old.newest_us, newest)
-        place = Place(self.storage.where, self.layers.folder, newest - EARLY_US)
-        earlier = EarlierEvents(self.layers, place.early_since_us)
-        inputs = {date: [*files, *earlier.taken(date, files)] for date, files in self.fresh.items()}
+        events = sum(self.storage.row_count(file) for files in self.fresh.values() for file in files)
+        earlier = EarlierEvents(self.layers, newest - EARLY_US)
+        place = Place(
+            self.storage.where, self.layers.folder, newest - EARLY_US, self.new.newest_us, by_due=earlier.by_due(events)
+        )
+        inputs = {**self.fresh, MIXED: earlier.taken(self.fresh)} if self.fresh else {}
         written = list(self.tracer(inputs, place)) if inputs else []
         for file in written:
             if file.table != PARTIALS:
@@ -166,8 +180,8 @@ class _Fold:
         partials = [file.file for file in written if file.table == PARTIALS]
         days = MinuteTables(self.layers).add(partials) if partials else []
         self._take_events()
-        for date in self.fresh:
-            for table in ("messages", OPEN, UNFINISHED):
+        for table, dates in (("messages", self.fresh), (OPEN, self.new.tables[OPEN]), (UNFINISHED, self.new.tables[UNFINISHED])):
+            for date in list(dates):
                 self.layers.tidy(table, date)
         self.new.losses = losses.collect(self.layers, self.old, self.batches)
         commit(self.layers)
@@ -176,7 +190,7 @@ class _Fold:
             tuple(sorted(self.fresh)),
             tuple(days),
             sum(file.news for file in written),
-            sum(self.storage.row_count(file) for files in self.fresh.values() for file in files),
+            events,
         )
 
     def _take_events(self) -> None:
@@ -221,14 +235,16 @@ def trace(events: pa.Table, place: Place) -> Iterator[Written]:
     working = timelines.may_go_on(place.early_since_us)
     messages = timelines.messages()
     length = timelines.ends - timelines.starts + 1
-    for table, rows, chosen, counted in (
-        ("messages", messages, ~working, news),
-        (UNFINISHED, messages, working, news),
-        (OPEN, _folded(timelines.table), np.repeat(working, length), np.zeros(len(new), dtype=bool)),
-    ):
-        for day in rows.column("date").filter(pa.array(chosen)).unique().to_pylist():
-            of_day = chosen & np.asarray(pc.equal(rows.column("date"), pa.scalar(day, pa.date32())).to_numpy())
-            yield _written(place, table, day.isoformat(), rows.filter(pa.array(of_day)), int((of_day & counted).sum()))
+    dates = messages.column("date")
+    for day in dates.filter(pa.array(~working)).unique().to_pylist():
+        chosen = ~working & np.asarray(pc.equal(dates, pa.scalar(day, pa.date32())).to_numpy())
+        yield _written(place, "messages", day.isoformat(), messages.filter(pa.array(chosen)), int((chosen & news).sum()))
+    for key, of_key in kept_under(timelines.due_us(), place.newest_us, by_due=place.by_due):
+        chosen = working & of_key
+        if chosen.any():
+            yield _written(place, UNFINISHED, key, messages.filter(pa.array(chosen)), int((chosen & news).sum()))
+            kept = _folded(timelines.table.filter(pa.array(np.repeat(chosen, length))))
+            yield _written(place, OPEN, key, kept, 0)
     changes = {
         name: column[new] if isinstance(column, np.ndarray) else column.filter(pa.array(new))
         for name, column in timelines.changes().items()

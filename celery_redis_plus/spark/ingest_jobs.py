@@ -47,7 +47,11 @@ def ingest(spark: Callable[[], SparkSession], arguments: argparse.Namespace, say
     with stopped_by_signals() as stop:
         if arguments.child:
             threading.Thread(target=_stop_at_end_of_input, args=(stop,), daemon=True).start()
-        if ingest_engine(arguments) == "spark":
+        if arguments.from_archive is not None:
+            from celery_redis_plus.spark.archive_ingest import store_archive
+
+            store_archive(arguments.root, arguments.from_archive, tell)
+        elif ingest_engine(arguments) == "spark":
             _read_by_spark(spark, arguments, tell, stop, say)
         else:
             read_here(arguments, tell, stop, say)
@@ -109,6 +113,8 @@ def ingest_engine(arguments: argparse.Namespace) -> str:
     """Return what reads: this process on one machine, Spark's tasks on a cluster."""
     if arguments.engine != "auto":
         return str(arguments.engine)
+    if arguments.job == "ingest" and arguments.from_archive is not None:
+        return "arrow"
     return "arrow" if arguments.master.startswith("local") else "spark"
 
 

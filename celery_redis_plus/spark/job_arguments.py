@@ -49,14 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     report = jobs.add_parser("report", help="write one HTML file about a period")
     _add_report(report)
     compact = jobs.add_parser("compact", help="leave one file, or a few large ones, of each table and day")
-    expire = jobs.add_parser("expire", help="remove old days from the tables")
-    span = expire.add_mutually_exclusive_group(required=True)
-    span.add_argument("--before", type=date.fromisoformat, metavar="DATE", help="the first day that stays, UTC")
-    span.add_argument("--keep-days", type=int, metavar="N", help="how many days stay, today included")
-    expire.add_argument("--only", action="append", default=[], choices=EXPIRING, help="expire these alone (default: all of them)")
-    forget = jobs.add_parser("forget", help="remove messages for ever, with their events and payloads")
-    forget.add_argument("--where", required=True, metavar="SQL", help="which messages, in DuckDB's dialect")
-    forget.add_argument("--dry-run", action="store_true", help="count only")
+    expire, forget = _add_removals(jobs)
     sql = jobs.add_parser("sql", help="print the rows of a query over tables and views, by DuckDB")
     sql.add_argument("query", metavar="SQL", help="such as SELECT * FROM deaths")
     sql.add_argument("--format", choices=("table", "csv", "json"), default="table", help="json: an object a row")
@@ -77,6 +70,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         source = job.add_mutually_exclusive_group(required=job is not forget)
         source.add_argument("--url", help="the broker's URL")
         source.add_argument("--url-env", metavar="NAME", help="an environment variable that holds the URL, on every node")
+        if job is ingest:
+            what = "instead, what `celery-redis-plus events archive --events` has moved into this folder"
+            source.add_argument("--from-archive", type=Path, metavar="DIR", help=what)
         job.add_argument("--prefix", default="", help="the application's global_keyprefix")
     for job in (ingest, aggregate, service, report, compact, expire, forget, sql, publish, delta, check, replay):
         job.add_argument(
@@ -87,6 +83,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         job.add_argument("--master", default="local[2]", help="where Spark runs (default: %(default)s; '' as spark-submit says)")
         job.add_argument("--conf", action="append", default=[], metavar="NAME=VALUE", help="a Spark setting")
         job.add_argument("--verbose", action="store_true", help="show Spark's own log")
+
+
+def _add_removals(jobs: Any) -> tuple[argparse.ArgumentParser, argparse.ArgumentParser]:
+    """Add the jobs that remove what is stored."""
+    expire = jobs.add_parser("expire", help="remove old days from the tables")
+    span = expire.add_mutually_exclusive_group(required=True)
+    span.add_argument("--before", type=date.fromisoformat, metavar="DATE", help="the first day that stays, UTC")
+    span.add_argument("--keep-days", type=int, metavar="N", help="how many days stay, today included")
+    expire.add_argument("--only", action="append", default=[], choices=EXPIRING, help="expire these alone (default: all of them)")
+    forget = jobs.add_parser("forget", help="remove messages for ever, with their events and payloads")
+    forget.add_argument("--where", required=True, metavar="SQL", help="which messages, in DuckDB's dialect")
+    forget.add_argument("--dry-run", action="store_true", help="count only")
+    return expire, forget
 
 
 def _add_for_others(jobs: Any) -> tuple[argparse.ArgumentParser, argparse.ArgumentParser]:

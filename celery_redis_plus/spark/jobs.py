@@ -109,7 +109,7 @@ def _check(arguments: argparse.Namespace) -> None:
     # A wrong path would else be made, and one that `expire` has nothing to remove from is no error.
     if arguments.job in _ON_TABLES and arguments.root.is_empty():
         raise TablesUnusable(f"nothing is in {arguments.root}: correct --root, or run `celery-redis-plus spark ingest` first")
-    if arguments.job not in {"ingest", "run", "replay"}:
+    if arguments.job not in {"ingest", "run", "replay"} or vars(arguments).get("from_archive") is not None:
         return
     if arguments.url and urlsplit(arguments.url).password and not arguments.master.startswith("local"):
         raise InvalidArgument("--url holds a password, which a cluster would show; use --url-env and spark.executorEnv.NAME")

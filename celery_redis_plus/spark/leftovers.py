@@ -41,15 +41,14 @@ def remove_leftovers(storage: Storage, current: Manifest, kept_s: float | None =
     for table in ("events", "losses", "backlogs", *current.tables):
         for folder in storage.folders(table):
             if folder.startswith("v"):
-                gone[f"{table}/{folder}"] = _not_kept(storage, f"{table}/{folder}", kept)
+                _note(gone, storage, f"{table}/{folder}", kept)
     for run, number in current.folded.items():
         for folder in storage.folders(f"incoming/{run}"):
             place, of_batch = f"incoming/{run}/{folder}", int(folder.partition(".")[0])
             if of_batch <= number:
                 # That of the last batch says where an ingest goes on, which has stored no later one.
                 is_position = storage.has_offsets and of_batch == number
-                names = _not_kept(storage, place, kept)
-                gone[place] = [name for name in names if not (is_position and name.endswith(COMMITTED))]
+                _note(gone, storage, place, kept | ({f"{place}/{COMMITTED}"} if is_position else set()))
     # Only then: what a later holder writes was not there yet, if there is none now.
     storage.verify(TABLES_LOCK)
     for place, names in gone.items():
@@ -74,6 +73,9 @@ def kept_versions(storage: Storage, current: int, since: float) -> Iterator[Mani
             yield Manifest(**named)
 
 
-def _not_kept(storage: Storage, folder: str, kept: set[str]) -> list[str]:
-    """Return the files of a folder that are not kept."""
-    return [name for name in storage.names(folder) if name not in kept]
+def _note(gone: dict[str, list[str]], storage: Storage, folder: str, kept: set[str]) -> None:
+    """Note the files of a folder that are not kept, if there are some, or if the folder is empty."""
+    names = storage.names(folder)
+    found = [name for name in names if name not in kept]
+    if found or not names:
+        gone[folder] = found

@@ -12,7 +12,7 @@
 
 A file that no manifest and no `_committed.json` names was left by a process that died, or is superseded: it is never read, and
 an aggregation removes it. `day` is the column `date`: in `events` and `messages` the UTC day on which a message was published,
-in the other tables the day of the minute.
+in the other tables the day of the minute. Messages that may have more events are kept by when they are due (`open_messages.py`).
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from celery_redis_plus.events import DEAD, DESCRIPTION, GONE, READY, TRANSITIONS, shown_state
+from celery_redis_plus.events import DEAD, DELAYED, DESCRIPTION, GONE, READY, TRANSITIONS, shown_state
 from celery_redis_plus.spark.arrow_columns import as_table, ints, microseconds
 from celery_redis_plus.spark.schema import MOMENT, TYPES, arrow, ddl
 
@@ -33,6 +33,7 @@ EVENT_COLUMNS_READ = (
     "worker",
     "reason",
     "error",
+    "delay",
     "target",
     "published_at",
     "date",
@@ -73,6 +74,8 @@ _LEADS_TO = np.array([change.target for change in TRANSITIONS.values()] + ["new"
 #: Whether an event (row) may follow another one (column), which is the last column for none.
 _LEGAL = np.array([[state in change.sources for state in _LEADS_TO] for change in TRANSITIONS.values()])
 _CLAIMED, _PUBLISHED = _EVENTS.index("claimed"), _EVENTS.index("published")
+#: A hundred years.
+_LONGEST_MS = 100 * 366 * 86_400_000
 #: Reasons that change the shown state; no other reason does.
 _STATE_REASONS = ["retry", "ignored", "early", "replaced"]
 
@@ -138,6 +141,14 @@ class MessageTimelines:
         early = np.asarray(pc.fill_null(pc.equal(reason, "early"), False).to_numpy())
         working: NDArray[np.bool_] = ~gone | (early & (self.ts[self.ends] >= early_since_us))
         return working
+
+    def due_us(self) -> NDArray[np.int64]:
+        """Return when each message that waits is due, µs; 0 of the others, and where it is not known."""
+        delay = self.table.column("delay").take(pa.array(self.ends))
+        delay_ms = np.asarray(pc.fill_null(delay, 0).to_numpy(), dtype=np.int64)
+        waits = (_LEADS_TO[self.event[self.ends]] == DELAYED) & (delay_ms > 0)
+        # A delay of a thousand years is none that a number holds.
+        return np.where(waits, self.ts[self.ends] + np.minimum(delay_ms, _LONGEST_MS) * 1000, 0)
 
     def illegal(self) -> NDArray[np.bool_]:
         """Return which events cannot follow the one before them (`events.illegal_steps`); those of a later release may."""

@@ -1,16 +1,25 @@
-"""Finds the earlier events of messages that have new ones, and takes what was made of them out of the tables.
+"""Where the messages are that may have more events, and how those are found that have new ones.
 
-A message that may have more events keeps those it had in the inner table `open`, and its row in `unfinished`. Of a day with few
-such messages all are traced again. Of a day with many, a backlog of a million for instance, only those with new events are: the
-others stay in their files, which are small, and of which the few with such messages are written anew.
+Such a message keeps its events in the inner table `open`, and its row in `unfinished`. Both are divided by when more is to be
+expected, so that an aggregation touches few of them, however many wait for a distant eta:
+
+    ready       delivered or to be delivered, or due today: it may have new events at any time
+    new         waits for a later day; a few, which are not put to that day yet
+    YYYY-MM-DD  waits for that day; once it has come, all of them are looked at as well
+    later       waits for longer than a year
+
+The first two and the days that have come are traced again as a whole where they are few. Of many, a backlog of a million for
+instance, only those with new events are: the others stay in their files, which are small, and of which the few with such messages
+are written anew. An event that comes before its day, of a cancelled message for instance, is found by its message's id.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -20,10 +29,18 @@ from celery_redis_plus.spark.repartition import EVENTS_SCHEMA
 from celery_redis_plus.spark.schema import MOMENT
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
     from pyarrow import parquet
 
-#: Events of open messages of a day that are traced again without a look: as fast as to find some of them.
+#: What the files of a message that waits for no later day, for a day that is not told yet, and for a distant day are kept under.
+READY, NEW, LATER = "ready", "new", "later"
+#: Events that are traced again without a look: as fast as to find some of them.
 FEW_EVENTS = 10_000
+#: So many events under `NEW` are put to their days.
+MOST_NEW_EVENTS = 5000
+#: Messages that are due later than in so many days are together.
+DISTANT_DAYS = 366
+_DAY_US = 86_400_000_000
 
 
 class EarlierEvents:
@@ -37,86 +54,146 @@ class EarlierEvents:
     def __init__(self, layers: Layers, early_since_us: int) -> None:
         self.layers = layers
         self.early_since = pa.scalar(early_since_us, pa.int64()).cast(MOMENT)
+        self.today = _day(layers.manifest.newest_us // _DAY_US)
+        self._new_events = self._rows([NEW])
 
-    def taken(self, date: str, fresh: Sequence[str]) -> list[str]:
-        """Take the messages of a day that have new events out of the tables; return files with their earlier events.
+    def by_due(self, news: int) -> bool:
+        """Return whether what waits is put to its days, with so many new events."""
+        return self._new_events > MOST_NEW_EVENTS or news > 10 * FEW_EVENTS
+
+    def taken(self, fresh: Mapping[str, Sequence[str]]) -> list[str]:
+        """Take the messages that have new events out of the tables; return files with their earlier events.
 
         Args:
-            date: of publishing.
-            fresh: the files of that day's new events.
+            fresh: the files of new events by day of publishing.
         """
-        layers = self.layers
-        new = read(layers.storage, fresh, EVENTS_SCHEMA, columns=["queue", "id", "event"])
-        files = layers.files(OPEN, date)
-        if sum(map(layers.storage.row_count, files)) <= FEW_EVENTS:
-            found, known = files, layers.read(OPEN, files, columns=["queue", "id"])
-            for table in (OPEN, UNFINISHED):
-                layers.drop(table, date, layers.files(table, date))
-        else:
-            known = self._picked(date, new)
-            found = self._kept_aside(date, known)
-        return found + self._reopened(date, fresh, self._strangers(new, known))
+        files = [file for of_day in fresh.values() for file in of_day]
+        new = read(self.layers.storage, files, EVENTS_SCHEMA, columns=["queue", "id", "date", "event"])
+        near = [key for key in self.layers.dated(OPEN) if self._is_near(key)]
+        whole = near if self._rows(near) <= FEW_EVENTS else [NEW] if self._new_events > MOST_NEW_EVENTS else []
+        found, known = self._whole(whole)
+        picked = [self._picked([key for key in near if key not in whole], self._with_early(new, near, whole))]
+        strangers = _strangers(new, [known, *picked])
+        if strangers.num_rows:
+            far = [key for key in self.layers.dated(OPEN) if not self._is_near(key)]
+            picked.append(self._picked(far, strangers))
+            strangers = _strangers(strangers, picked[-1:])
+        picked += self._reopened(fresh, strangers)
+        return found + self._kept_aside(pa.concat_tables(picked))
 
-    def _picked(self, date: str, new: pa.Table) -> pa.Table:
-        """Take the open messages that have new events, or are over by now, out of their files; return their earlier events."""
-        layers = self.layers
+    def _is_near(self, key: str) -> bool:
+        return key in {READY, NEW} or key <= self.today
+
+    def _rows(self, keys: Sequence[str]) -> int:
+        return sum(self.layers.storage.row_count(file) for key in keys for file in self.layers.files(OPEN, key))
+
+    def _whole(self, keys: Sequence[str]) -> tuple[list[str], pa.Table]:
+        """Take all messages under some keys out of the tables; return the files of their events, and which they are."""
+        files = [file for key in keys for file in self.layers.files(OPEN, key)]
+        known = self.layers.read(OPEN, files, columns=["queue", "id", "date"])
+        for table in (OPEN, UNFINISHED):
+            for key in keys:
+                self.layers.drop(table, key, self.layers.files(table, key))
+        return files, known
+
+    def _with_early(self, new: pa.Table, near: Sequence[str], whole: Sequence[str]) -> pa.Table:
+        """Return the messages that have new events, and those that are over by now although nothing has happened to them."""
         early = (pc.field("reason") == "early") & (pc.field("ts") < self.early_since)
-        chosen = pa.concat_tables(
-            [new.select(["queue", "id"]), layers.read(OPEN, layers.files(OPEN, date), early, ["queue", "id"])]
-        )
-        keys = message_keys(chosen).unique()
+        files = [file for key in near if key not in whole for file in self.layers.files(OPEN, key)]
+        columns = ["queue", "id", "date"]
+        return pa.concat_tables([new.select(columns), self.layers.read(OPEN, files, early, columns)])
+
+    def _picked(self, keys: Sequence[str], chosen: pa.Table) -> pa.Table:
+        """Take some of the messages under some keys out of their files; return their earlier events."""
+        layers = self.layers
+        picked = [LAYOUTS[OPEN].schema.empty_table()]
+        if not keys or not chosen.num_rows:
+            return picked[0]
+        wanted = dated_keys(chosen).unique()
         ids = chosen.column("id").unique()
         ordered = sorted(ids.to_pylist())
-        picked = [LAYOUTS[OPEN].schema.empty_table()]
-        for table, columns in ((OPEN, None), (UNFINISHED, ["queue", "id"])):
-            for file in layers.files(table, date):
+        for table, columns in ((OPEN, None), (UNFINISHED, ["queue", "id", "date"])):
+            for key, file in [(own, file) for own in keys for file in layers.files(table, own)]:
                 if not _may_have(layers.storage.metadata(file), ordered):
                     continue
                 rows = layers.read(table, [file], among("id", ids), columns)
-                rows = rows.filter(pc.is_in(message_keys(rows), keys))
+                rows = rows.filter(pc.is_in(dated_keys(rows), wanted))
                 if rows.num_rows:
-                    layers.without(table, date, file, keys)
+                    layers.without(table, key, file, wanted, dated_keys)
                     picked += [rows] if table == OPEN else []
         return pa.concat_tables(picked)
 
-    def _strangers(self, new: pa.Table, known: pa.Table) -> pa.Table:
-        """Return the messages with new events of which neither the first event is new nor any is open."""
-        published = new.filter(pc.equal(new.column("event"), "published"))
-        keys = pa.chunked_array([*message_keys(published).chunks, *message_keys(known).chunks], pa.string())
-        return new.filter(pc.invert(pc.is_in(message_keys(new), keys.combine_chunks()))).select(["queue", "id"])
-
-    def _reopened(self, date: str, fresh: Sequence[str], strangers: pa.Table) -> list[str]:
-        """Take messages of a day that were gone, and have new events, out of the tables; return a file with their events.
+    def _reopened(self, fresh: Mapping[str, Sequence[str]], strangers: pa.Table) -> Iterator[pa.Table]:
+        """Take messages that were gone, and have new events, out of the tables; yield their events.
 
         Only tasks that fail after an early ack do that, and a server that went back to an older state.
         """
         layers = self.layers
-        finished = layers.files("messages", date)
-        if not finished or not strangers.num_rows:
-            return []
-        near, wanted = among("id", strangers.column("id").unique()), message_keys(strangers)
-        found: list[str] = []
-        for file in finished:
-            keys = message_keys(layers.read("messages", [file], near, ["queue", "id"]))
-            hit = keys.filter(pc.is_in(keys, wanted))
-            if len(hit):
-                found += hit.to_pylist()
-                layers.without("messages", date, file, hit.combine_chunks())
-        if not found:
-            return []
-        earlier = [file for file in layers.files(EVENTS, date) if file not in set(fresh)]
-        events = read(layers.storage, earlier, EVENTS_SCHEMA, near)
-        return self._kept_aside(date, events.filter(pc.is_in(message_keys(events), pa.array(found))))
+        for day in strangers.column("date").unique().to_pylist():
+            date = day.isoformat()
+            own = strangers.filter(pc.equal(strangers.column("date"), pa.scalar(day, pa.date32())))
+            near, wanted = among("id", own.column("id").unique()), message_keys(own)
+            found: list[str] = []
+            for file in layers.files("messages", date):
+                keys = message_keys(layers.read("messages", [file], near, ["queue", "id"]))
+                hit = keys.filter(pc.is_in(keys, wanted))
+                if len(hit):
+                    found += hit.to_pylist()
+                    layers.without("messages", date, file, hit.combine_chunks())
+            if found:
+                earlier = [file for file in layers.files(EVENTS, date) if file not in set(fresh[date])]
+                events = read(layers.storage, earlier, EVENTS_SCHEMA, near)
+                yield _folded(events.filter(pc.is_in(message_keys(events), pa.array(found))))
 
-    def _kept_aside(self, date: str, events: pa.Table) -> list[str]:
+    def _kept_aside(self, events: pa.Table) -> list[str]:
         """Return a file with events that the tables contain; none where there are none."""
         if not events.num_rows:
             return []
-        file = self.layers.new_file(OPEN, date)
-        folded = pa.repeat(pa.scalar(True), events.num_rows)
-        columns = {name: folded if name == "folded" else events.column(name) for name in LAYOUTS[OPEN].schema.names}
-        write(self.layers.storage, file, pa.table(columns), LAYOUTS[OPEN])
+        file = self.layers.new_file(OPEN, READY)
+        write(self.layers.storage, file, events, LAYOUTS[OPEN])
         return [file]
+
+
+def kept_under(due_us: NDArray[np.int64], newest_us: int, *, by_due: bool) -> Iterator[tuple[str, NDArray[np.bool_]]]:
+    """Yield what messages are kept under, and which those are.
+
+    Args:
+        due_us: when each is due; one that waits for nothing is at 0.
+        newest_us: the time of the newest event.
+        by_due: whether those that wait are put to their days.
+    """
+    today = newest_us // _DAY_US
+    days = due_us // _DAY_US
+    waits = days > today
+    yield READY, ~waits
+    if not by_due:
+        yield NEW, waits
+        return
+    distant = days > today + DISTANT_DAYS
+    yield LATER, distant
+    for day in np.unique(days[waits & ~distant]).tolist():
+        yield _day(day), days == day
+
+
+def dated_keys(rows: pa.Table) -> pa.ChunkedArray:
+    """Return of each row what its message is known by: an id that is none of ours may be there on several days."""
+    return pc.binary_join_element_wise(rows.column("queue"), rows.column("id"), rows.column("date").cast(pa.string()), "\n")
+
+
+def _strangers(new: pa.Table, known: Sequence[pa.Table]) -> pa.Table:
+    """Return the messages with new events of which neither the first event is new nor any is known."""
+    published = new.filter(pc.equal(new.column("event"), "published"))
+    keys = pa.chunked_array([chunk for rows in (published, *known) for chunk in dated_keys(rows).chunks], pa.string())
+    return new.filter(pc.invert(pc.is_in(dated_keys(new), keys.combine_chunks())))
+
+
+def _folded(events: pa.Table) -> pa.Table:
+    folded = pa.repeat(pa.scalar(True), events.num_rows)
+    return pa.table({name: folded if name == "folded" else events.column(name) for name in LAYOUTS[OPEN].schema.names})
+
+
+def _day(number: int) -> str:
+    return str(np.datetime64(number, "D"))
 
 
 def _may_have(metadata: parquet.FileMetaData, ids: Sequence[str]) -> bool:

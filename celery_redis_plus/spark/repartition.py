@@ -8,13 +8,14 @@ into which some thousand events are packed.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from celery_redis_plus.event_log.batches import arrow_schema
 from celery_redis_plus.spark.message_timelines import EVENT_COLUMNS_READ
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
     from celery_redis_plus.spark.storage import Storage
 
+#: In the place of a day: of files with events of several.
+MIXED = ""
 #: Events that one task traces at once, in memory: about 100 MB.
 EVENTS_A_TASK = 250_000
 #: Events that this process traces at once, in memory: about 500 MB.
@@ -45,18 +48,20 @@ class FileShare:
 
     Attributes:
         root: the folder of the tables, or their URL.
-        file: its name; its events are of one day of publishing.
-        first, buckets: the buckets of that day.
+        file: its name.
+        first, buckets: the buckets of its day of publishing.
+        days: the buckets of each day, where it has events of several; those of any other day go to the first bucket.
     """
 
     root: str
     file: str
     first: int
     buckets: int
+    days: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
 
 def by_message(spark: SparkSession, storage: Storage, files: Mapping[str, Sequence[str]], parallelism: int) -> DataFrame:
-    """Return the events of `files` (by day of publishing) packed, all those of a message in one partition.
+    """Return the events of `files` (by day of publishing, `MIXED` of several) packed, all those of a message in one partition.
 
     `unpacked` reads them. A partition has events of one day of publishing, or of several small ones.
     """
@@ -98,20 +103,26 @@ def _rows(storage: Storage, files: Mapping[str, Sequence[str]]) -> dict[str, int
 def file_shares_of(
     root: str, files: Mapping[str, Sequence[str]], rows: Mapping[str, int], parallelism: int
 ) -> tuple[list[FileShare], int]:
-    """Return where the events of each file go, and how many buckets there are: several for a big day, one for some small days."""
+    """Return where the events of each file go, and how many buckets there are: several for a big day, one for some small days.
+
+    Files of `MIXED` are small.
+    """
     total = sum(rows.values())
     # All of the last tasks at once, too.
     tasks = -(-max(1, -(-total // EVENTS_A_TASK)) // parallelism) * parallelism
     size = max(1, -(-total // tasks))
     file_shares: list[FileShare] = []
     first, filled, used = 0, 0, 0
-    for day in sorted(files):
+    days: dict[str, tuple[int, int]] = {}
+    for day in sorted(day for day in files if day != MIXED):
         if filled + rows[day] > size:
             first, filled = used, 0
         buckets = max(1, -(-rows[day] // size))
         file_shares += [FileShare(root, file, first, buckets) for file in files[day]]
+        days[day] = first, buckets
         filled += rows[day]
         used = first + buckets
+    file_shares += [FileShare(root, file, 0, 1, days) for file in files.get(MIXED, ())]
     return file_shares, max(1, used)
 
 
@@ -135,18 +146,27 @@ def _divided(file_share: FileShare) -> Iterator[tuple[int, pa.RecordBatch]]:
     """Yield the events of a file by bucket."""
     events = of_task(file_share.root).dataset([file_share.file], OPEN_SCHEMA)
     for batch in events.to_batches(use_threads=False, batch_readahead=1, fragment_readahead=1):
-        if not batch.num_rows:
+        if not file_share.days:
+            yield from _in_buckets(batch, file_share.first, file_share.buckets)
             continue
-        if file_share.buckets == 1:
-            yield file_share.first, batch
-            continue
-        bucket = _hashes(batch.column("id")) % np.uint64(file_share.buckets)
-        order = np.argsort(bucket, kind="stable")
-        ends = np.cumsum(np.bincount(bucket.astype(np.int64), minlength=file_share.buckets))
-        ordered = batch.take(pa.array(order))
-        for number, (start, end) in enumerate(zip([0, *ends], ends, strict=False)):
-            if end > start:
-                yield file_share.first + number, ordered.slice(start, end - start)
+        for day in batch.column("date").unique().to_pylist():
+            of_day = batch.filter(pc.equal(batch.column("date"), pa.scalar(day, pa.date32())))
+            yield from _in_buckets(of_day, *file_share.days.get(day.isoformat(), (0, 1)))
+
+
+def _in_buckets(batch: pa.RecordBatch, first: int, buckets: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+    if not batch.num_rows:
+        return
+    if buckets == 1:
+        yield first, batch
+        return
+    bucket = _hashes(batch.column("id")) % np.uint64(buckets)
+    order = np.argsort(bucket, kind="stable")
+    ends = np.cumsum(np.bincount(bucket.astype(np.int64), minlength=buckets))
+    ordered = batch.take(pa.array(order))
+    for number, (start, end) in enumerate(zip([0, *ends], ends, strict=False)):
+        if end > start:
+            yield first + number, ordered.slice(start, end - start)
 
 
 def _serialized(events: pa.RecordBatch) -> bytes:

@@ -30,6 +30,7 @@ mpl.rcParams["svg.hashsalt"] = "celery-redis-plus"
 
 #: More lines than this in a chart cannot be told apart: the busiest queues are drawn.
 MAX_LINES = 8
+LEGEND_COLUMNS = 6
 
 TITLES = {
     "losses": "Lost events",
@@ -150,7 +151,7 @@ def draw_waits(axes: Axes, figures: Mapping[str, pd.DataFrame]) -> None:
     for queue, rows in _busiest(figures, timeline.rows(figures, "waits")):
         worst = timeline.worst(rows, "wait_p95_s")
         axes.step(worst.index, worst, where="post", label=queue, linewidth=1.4)
-    _over_time(axes, timeline, "seconds, 95th percentile" + (", worst minute" if timeline.unit == "hour" else ""))
+    _over_time(axes, timeline, "seconds, 95th percentile" + (", worst minute" if timeline.unit in {"hour", "day"} else ""))
 
 
 def draw_tasks(axes: Axes, figures: Mapping[str, pd.DataFrame]) -> None:
@@ -188,7 +189,8 @@ def draw(figures: Mapping[str, pd.DataFrame], path: Path) -> None:
     figure, every = plt.subplots(2, 2, figsize=(14, 8), layout="constrained")
     for axes, (name, painter) in zip(every.flat, CHARTS.items(), strict=True):
         _paint(axes, painter, figures)
-        axes.set_title(name)
+        # Above two rows of a legend.
+        axes.set_title(name, loc="left", pad=30)
     figure.savefig(path)
     plt.close(figure)
 
@@ -233,7 +235,8 @@ def _paint(axes: Axes, painter: Any, figures: Mapping[str, pd.DataFrame]) -> Non
     axes.grid(visible=True, alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
     if axes.get_legend_handles_labels()[0]:
-        axes.legend(frameon=False, fontsize=8)
+        # Above the lines, which fill the chart of a busy hour; it begins where a phone begins to show the chart.
+        axes.legend(frameon=False, fontsize=8, loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0.2, ncols=LEGEND_COLUMNS)
     else:
         axes.text(0.5, 0.5, "nothing in this period", transform=axes.transAxes, ha="center", color="#68707c")
     for label in axes.get_xticklabels():

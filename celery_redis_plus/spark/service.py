@@ -75,7 +75,8 @@ class Service:
         """Run until `stop` is set."""
         began = time.monotonic()
         aggregation_at, line_at, compaction_at = began, began + LINE_EVERY_S, began + COMPACT_EVERY_S
-        told = 0
+        # What was missed before the start comes with the first micro-batch, after the first aggregation.
+        told, pause_s = 0, self._fresh_s / 3
         try:
             while not stop.is_set():
                 if said := self._ingest.keep_up():
@@ -83,7 +84,7 @@ class Service:
                 now = time.monotonic()
                 if now >= aggregation_at:
                     self._aggregate(stop)
-                    aggregation_at = now + self._fresh_s
+                    aggregation_at, pause_s = now + pause_s, self._fresh_s
                 if now >= line_at:
                     self._say(self.health.line((self.health.events - told) / LINE_EVERY_S))
                     line_at, told = now + LINE_EVERY_S, self.health.events

@@ -12,7 +12,7 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -64,14 +64,19 @@ class CeleryTaskSink(DataSource):
         """Return the batch writer."""
         if overwrite:
             raise InvalidArgument("celery_task only adds tasks; write with mode('append')")
-        return Writer(_checked(self.options, schema), schema)
+        return Writer(checked(self.options, schema), schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: ARG002 - as above
         """Return the stream writer."""
-        return StreamWriter(_checked(self.options, schema), schema)
+        return StreamWriter(checked(self.options, schema), schema)
 
 
-def _checked(given: Any, schema: StructType) -> SinkOptions:
+def checked(given: Mapping[str, Any], schema: StructType) -> SinkOptions:
+    """Return the options that a write was given, for rows of a schema.
+
+    Raises:
+        OptionError: one is not allowed; the message says what is.
+    """
     options = SinkOptions.from_mapping(given)
     for column in options.columns():
         if column not in schema.fieldNames():
@@ -89,25 +94,13 @@ class _TaskWriter:
 
     def write(self, iterator: Iterator[Row]) -> WriterCommitMessage:
         """Send a task for each row of a partition."""
-        options = self.options
-        begun, limit = time.monotonic(), options.rate_limit
-        # With a limit, no row waits for others for more than a second.
-        batch = MESSAGES_A_CALL if limit is None else min(MESSAGES_A_CALL, max(1, int(limit)))
-        sender = OnceSender(
-            options.resolved_url(), prefix=options.prefix, remember_s=options.dedup_ttl, patience_s=options.patience, batch=batch
-        )
-        with sender:
-            for rows, row in enumerate(iterator, 1):
-                queue, identity, body, headers, properties = task_message(row, options, self.utc)
-                sender.send(queue, identity, body, headers=headers, properties=properties)
-                if limit:
-                    time.sleep(max(0.0, begun + rows / limit - time.monotonic()))
-        return Sent(sender.stored + sender.known, sender.known)
+        return sent((row.asDict(recursive=True) for row in iterator), self.options, self.utc)
 
     def commit(self, messages: Any, *batch: int) -> None:  # noqa: ARG002 - Spark gives the signature
         """Tell of rows that were not sent, as the broker knew them; there is nothing to commit.
 
-        This runs in a process of Spark's, where nobody has set up logging: warnings go to the driver's standard error.
+        This runs in a process of Spark's, where nobody has set up logging: warnings go to the driver's standard error. Spark
+        takes no figures of a Python writer into a query's progress; `sending.py` gives it some.
         """
         done = [message for message in messages if message is not None]
         rows, known = sum(message.rows for message in done), sum(message.known for message in done)
@@ -126,20 +119,36 @@ class StreamWriter(_TaskWriter, DataSourceStreamWriter):
     """Writes micro-batches."""
 
 
+def sent(rows: Iterator[Mapping[str, Any]], options: SinkOptions, utc: Collection[str] = ()) -> Sent:
+    """Send a task for each row of a partition, by column; arguments as of `task_message`."""
+    begun, limit = time.monotonic(), options.rate_limit
+    # With a limit, no row waits for others for more than a second.
+    batch = MESSAGES_A_CALL if limit is None else min(MESSAGES_A_CALL, max(1, int(limit)))
+    sender = OnceSender(
+        options.resolved_url(), prefix=options.prefix, remember_s=options.dedup_ttl, patience_s=options.patience, batch=batch
+    )
+    with sender:
+        for count, row in enumerate(rows, 1):
+            queue, identity, body, headers, properties = task_message(row, options, utc)
+            sender.send(queue, identity, body, headers=headers, properties=properties)
+            if limit:
+                time.sleep(max(0.0, begun + count / limit - time.monotonic()))
+    return Sent(sender.stored + sender.known, sender.known)
+
+
 def task_message(
-    row: Row, options: SinkOptions, utc: Collection[str] = ()
+    values: Mapping[str, Any], options: SinkOptions, utc: Collection[str] = ()
 ) -> tuple[str, str, str, dict[str, Any], dict[str, Any]]:
     """Return (queue, task id, body, headers, properties) of a row's task, in Celery's message protocol 2.
 
     Args:
-        row: of the frame.
+        values: of a row, by column.
         options: say what its columns mean.
         utc: columns whose times have no zone.
 
     Raises:
         InvalidArgument: the row has no id, or arguments that are none.
     """
-    values = row.asDict(recursive=True)
     name = values[options.task_column] if options.task_column else options.task
     queue = values[options.queue_column] if options.queue_column else options.queue
     if values[options.id_column] is None or not name or not queue:
@@ -178,7 +187,7 @@ def task_message(
     return queue, task_id, json.dumps([args, kwargs, _EMBED], default=_plain), headers, properties
 
 
-def _arguments(values: dict[str, Any], column: str, kind: type) -> Any:
+def _arguments(values: Mapping[str, Any], column: str, kind: type) -> Any:
     value = values[column] if column else None
     if value is None:
         return kind()

@@ -79,7 +79,7 @@ class Snapshot:
             table: its name.
             columns: those that are read.
             wanted: which rows; those where it is null are not.
-            days: the first and the last day whose files are looked at.
+            days: the first and the last day whose files are looked at; unfinished messages of all days are in some.
         """
         schema = pa.schema([LAYOUTS[table].schema.field(name) for name in columns])
         words = [name for name in columns if schema.field(name).type == pa.string()]
@@ -130,10 +130,9 @@ class Snapshot:
 
     def _names(self, table: str, days: tuple[str, str]) -> list[str]:
         manifest = self.manifest
-        dated = [self._events] if table == EVENTS else [manifest.tables[table]]
-        if table == "messages":
-            dated.append(manifest.tables[UNFINISHED])
-        return [file for dates in dated for date, files in sorted(dates.items()) if days[0] <= date <= days[1] for file in files]
+        dated = self._events if table == EVENTS else manifest.tables[table]
+        found = [file for date, files in sorted(dated.items()) if days[0] <= date <= days[1] for file in files]
+        return found + ([file for files in manifest.tables[UNFINISHED].values() for file in files] if table == "messages" else [])
 
 
 def frame(table: pa.Table) -> pd.DataFrame:

@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from pyarrow import dataset, fs, parquet
@@ -27,6 +28,8 @@ PUBLICATION_LOCK = (".publication.lock", "publication")
 #: The file of a micro-batch that is whole.
 COMMITTED = "_committed.json"
 _PIECE = 8 * 1024 * 1024
+#: Files whose numbers of rows are remembered.
+ROW_COUNTS_KEPT = 10_000
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,8 @@ class Storage(ABC):
         self.where = where
         self.filesystem = filesystem
         self.path = path
+        # A file is written once; an aggregation asks for the rows of many, and a service runs thousands of aggregations.
+        self.row_count = lru_cache(maxsize=ROW_COUNTS_KEPT)(self._row_count)
 
     def __str__(self) -> str:
         """Return the folder or the URL."""
@@ -158,7 +163,7 @@ class Storage(ABC):
         """Return the footer of a Parquet file."""
         return parquet.read_metadata(self.place(name), filesystem=self.filesystem)
 
-    def row_count(self, name: str) -> int:
+    def _row_count(self, name: str) -> int:
         """Return how many rows a Parquet file has, from its footer."""
         rows: int = self.metadata(name).num_rows
         return rows

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 Line = TypeVar("Line", pd.DataFrame, "pd.Series[float]")
 
-#: Longer periods are drawn by the hour.
-LONGEST_BY_MINUTE = pd.Timedelta(days=1)
+#: Longer periods are drawn by the hour, and by the day: two thousand steps are a band of colour.
+LONGEST_BY_MINUTE, LONGEST_BY_HOUR = pd.Timedelta(days=1), pd.Timedelta(days=31)
 
 
 @dataclass(frozen=True)
@@ -43,13 +43,14 @@ class Timeline:
         if "throughput_by_second" in figures:
             step = pd.Timedelta(seconds=1)
         else:
-            step = pd.Timedelta(minutes=1) if end - start <= LONGEST_BY_MINUTE else pd.Timedelta(hours=1)
+            by_minute, by_hour = end - start <= LONGEST_BY_MINUTE, end - start <= LONGEST_BY_HOUR
+            step = pd.Timedelta(minutes=1) if by_minute else pd.Timedelta(hours=1) if by_hour else pd.Timedelta(days=1)
         return cls(start.floor(step), end.ceil(step), step)
 
     @property
     def unit(self) -> str:
         """The step's name."""
-        return {1: "second", 60: "minute", 3600: "hour"}[int(self.step.total_seconds())]
+        return {1: "second", 60: "minute", 3600: "hour", 86_400: "day"}[int(self.step.total_seconds())]
 
     def rows(self, figures: Mapping[str, pd.DataFrame], name: str) -> pd.DataFrame:
         """Return the figures by the minute, or by the second of a short period."""

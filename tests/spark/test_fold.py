@@ -42,9 +42,10 @@ def stored(root: Path) -> StoredEvents:
 
 
 @pytest.fixture
-def each_day_has_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Open messages are dealt with as those of a day that has many."""
+def there_are_many_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Open messages are dealt with as where there are many."""
     monkeypatch.setattr(open_messages, "FEW_EVENTS", -1)
+    monkeypatch.setattr(open_messages, "MOST_NEW_EVENTS", 100)
     for table in (OPEN, UNFINISHED):
         monkeypatch.setitem(LAYOUTS, table, replace(LAYOUTS[table], rows=40))
 
@@ -52,7 +53,7 @@ def each_day_has_many(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(params=["few", "many"])
 def few_or_many(request: pytest.FixtureRequest) -> None:
     if request.param == "many":
-        request.getfixturevalue("each_day_has_many")
+        request.getfixturevalue("there_are_many_open")
 
 
 def rows_of(root: Path, table: str) -> dict[tuple[object, ...], dict[str, object]]:
@@ -178,7 +179,7 @@ def test_a_fold_reads_the_news_and_the_open_messages_of_their_days_only(stored, 
         assert rows <= (3 if table == "messages" else 1700), (table, rows)
 
 
-def test_a_fold_beside_a_large_backlog_leaves_it_alone(stored, root, each_day_has_many, monkeypatch):
+def test_a_fold_beside_a_large_backlog_leaves_it_alone(stored, root, there_are_many_open, monkeypatch):
     """Each aggregation traced and wrote a backlog of a million messages anew, of which three thousand had new events."""
     start = START_MS * 1000
     waiting = [one("published", start + n, tag_of(start + n * 1000, n), task="x") for n in range(4000)]
@@ -203,11 +204,83 @@ def test_a_fold_beside_a_large_backlog_leaves_it_alone(stored, root, each_day_ha
 
     assert read == [3, 3 + 3 + 3]
     for table in (OPEN, UNFINISHED):
-        before, after = (set(manifest.tables[table]["2025-11-24"]) for manifest in manifests)
+        before, after = (set(manifest.tables[table][open_messages.READY]) for manifest in manifests)
         assert len(before) >= 100
         assert len(before - after) <= 2, table
     assert waiting[9].id not in {row["id"] for row in dataset.dataset(root_files(root, OPEN)).to_table().to_pylist()}
     check(root, {"celery": waiting + early + claims})
+
+
+def waiting(number: int, start_us: int, delay_ms: int, end: str = "") -> list[Event]:
+    """Return the life of a message with an eta; `end` is what ends it an hour before that."""
+    tag, due = tag_of(start_us, number), start_us + delay_ms * 1000
+    events = [one("published", start_us, tag, task="x"), one("delayed", start_us, tag, delay=delay_ms)]
+    if end:
+        return [*events, one(end, due - 3_600_000_000, tag)]
+    last = one("retried", due + 9, tag, reason="failure", delay=2 * DAY_US // 1000)
+    if number % 7 == 0:
+        # It fails, and is tried again two days later.
+        events += [one("promoted", due, tag), one("claimed", due + 5, tag, worker="w"), last]
+        due += 2 * DAY_US + 9
+    return [*events, one("promoted", due, tag), one("claimed", due + 5, tag, worker="w"), one("acked", due + 9, tag)]
+
+
+@pytest.mark.parametrize(("few_or_many", "most_new"), [("few", 20), ("many", -1), ("many", 10**6)], indirect=["few_or_many"])
+def test_messages_that_wait_for_days_are_exact_whatever_happens_to_them(stored, root, few_or_many, monkeypatch, most_new):
+    """They come due, are tried again days later, are cancelled long before, or wait for longer than a year."""
+    monkeypatch.setattr(open_messages, "MOST_NEW_EVENTS", most_new)
+    source, start, made = random.Random(most_new), START_MS * 1000, list[Event]()
+    for number in range(250):
+        delay_ms = source.choice((50, 20_000_000, *(86_400_000 * days for days in range(1, 20)), 86_400_000 * 400))
+        end = source.choice(("cancelled", "purged")) if delay_ms > 20_000_000 and number % 5 == 0 else ""
+        made += waiting(number, start + source.randrange(10 * DAY_US), delay_ms, end)
+    made.sort(key=lambda event: event.ts)
+    done, day = 0, 0
+    while done < len(made):
+        day += source.choice((1, 3, 4)) if day < 32 else 60
+        until = next((place for place, event in enumerate(made) if event.ts >= start + day * DAY_US), len(made))
+        if until == done:
+            continue
+        stored.add({"celery": made[done:until]})
+        done = until
+        assert fold(root).events
+        check(root, {"celery": made[:done]})
+        if source.random() < 0.2:
+            compact(root)
+    assert not Manifest.read(root).tables[OPEN]
+
+
+def test_a_fold_leaves_messages_that_wait_for_later_days_alone(stored, root, monkeypatch):
+    """The open messages of each day of publishing that the news touched were traced and written anew: 99,016 events for 9,928."""
+    monkeypatch.setattr(open_messages, "MOST_NEW_EVENTS", 100)
+    start = START_MS * 1000 // DAY_US * DAY_US + 3_600_000_000
+    lives_of = [waiting(number, start + number, 86_400_000 * (1 + number % 20)) for number in range(2100) if number % 7]
+    first = [event for life in lives_of for event in life[:2]]
+    stored.add({"celery": first})
+    fold(root)
+    # The first was small; the second finds that there are many.
+    stored.add({"celery": [one("published", start + 10**9, tag_of(start + 10**9, 9999), task="x")]})
+    fold(root)
+    before = Manifest.read(root)
+    read, tracer = [], fold_module.trace_here
+
+    def counted(inputs, place):
+        read.append(sum(parquet.read_metadata(root / file).num_rows for files in inputs.values() for file in files))
+        return tracer(inputs, place)
+
+    due = sorted((event for life in lives_of for event in life[2:] if event.ts < start + 2 * DAY_US - 10**9), key=lambda e: e.ts)
+    assert len(due) == 3 * 90
+    stored.add({"celery": due})
+    assert fold(root, counted).events == len(due)
+
+    assert read == [len(due) + 90 * 2 + 1], "the news, what was due, and the message that is ready"
+    after = Manifest.read(root)
+    for table in (OPEN, UNFINISHED):
+        later = {date: names for date, names in before.tables[table].items() if "2025-11-25" < date < "2026"}
+        assert len(later) == 19
+        assert {date: after.tables[table].get(date) for date in later} == later
+    extra = [one("published", start + 10**9, tag_of(start + 10**9, 9999), task="x")]
+    check(root, {"celery": first + extra + due})
 
 
 def root_files(root: Path, table: str) -> list[str]:
@@ -244,7 +317,7 @@ def test_files_and_manifest_do_not_grow_with_the_number_of_folds(stored, root, m
     manifest = Manifest.read(root)
     for table, dates in {**manifest.tables, "events": manifest.events}.items():
         for date, names in dates.items():
-            assert len(names) <= 9, (table, date)
+            assert len(names) <= 12, (table, date)
     assert (root / "manifest.json").stat().st_size < 2 * size
     fold(root)
     assert len(list(root.rglob("*.parquet"))) < 60
@@ -306,8 +379,8 @@ def test_a_fold_that_died_leaves_the_tables_as_they_were(stored, root, monkeypat
 
 
 def test_the_first_fold_does_not_look_like_a_manifest_that_is_lost(stored, root, monkeypatch):
-    for place in range(0, 900, 90):
-        stored.add({"celery": LIVES[place : place + 90]})
+    for place in range(0, 900, 60):
+        stored.add({"celery": LIVES[place : place + 60]})
     collect, seen = fold_module.losses.collect, []
 
     def look(*arguments):

@@ -81,11 +81,11 @@ def test_long_periods_are_drawn_by_the_hour_and_keep_their_sums(draw):
     assert lines["published"].iloc[:-1].sum() == len(minutes)
 
 
-@pytest.mark.parametrize("minutes", [1, 2, 24 * 60, 24 * 60 + 1, 90 * 24 * 60])
+@pytest.mark.parametrize("minutes", [1, 2, 24 * 60, 24 * 60 + 1, 31 * 24 * 60, 90 * 24 * 60])
 def test_every_length_of_a_period_has_steps(draw, minutes):
     of = figures([(0, 5)], end=minutes, waits=[("celery", 0, 0.5)], backlog=[("celery", 0, 3)])
     timeline = Timeline.of(of)
-    assert timeline.unit == ("minute" if minutes <= 24 * 60 else "hour")
+    assert timeline.unit == ("minute" if minutes <= 24 * 60 else "hour" if minutes <= 31 * 24 * 60 else "day")
     for name in ("Throughput", "Backlog", "Wait for a delivery"):
         assert all(2 <= len(line) <= 24 * 90 + 2 for line in draw(name, of).values())
 

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import threading
+import time
 from contextlib import ExitStack
 from urllib.error import HTTPError
 from urllib.request import urlopen
@@ -126,3 +127,18 @@ def test_health_and_metrics_are_served():
 def test_an_address_that_is_none_is_refused(listen):
     with pytest.raises(InvalidArgument, match="HOST:PORT"), served(listen, lambda: Health(1.0)):
         pass
+
+
+def test_what_was_missed_before_a_start_is_soon_in_the_tables(tmp_path, broker_url, monkeypatch):
+    """After a kill the tables were a minute old with `--fresh 30`: the second aggregation has what came meanwhile."""
+    times, stop = list[float](), threading.Event()
+
+    def aggregate(_service, _stop):
+        times.append(time.monotonic())
+        if len(times) == 3:
+            stop.set()
+
+    monkeypatch.setattr(service_module, "POLL_S", 0.02)
+    monkeypatch.setattr(Service, "_aggregate", aggregate)
+    Service(tmp_path, Source(broker_url, "", "*", "r"), IngestProcess(IDLE, os.environ), fresh_s=1.5, say=print).run(stop)
+    assert times[1] - times[0] < 1.5 <= times[2] - times[1]

@@ -17,7 +17,9 @@ from pyspark.sql import functions as sf
 from pyspark.sql.types import LongType, StructField, StructType
 
 from celery_redis_plus import configure_app
+from celery_redis_plus.errors import OptionError
 from celery_redis_plus.keys import Keys
+from celery_redis_plus.spark.sending import sending
 from celery_redis_plus.spark.sink import Writer
 from celery_redis_plus.spark.sink_options import SinkOptions
 from celery_redis_plus.stored_message import read_envelope
@@ -196,6 +198,29 @@ def test_rows_that_the_broker_knew_are_told(caplog, broker_url):
     assert [record.getMessage() for record in caplog.records if record.name.endswith("spark.sink")] == [
         "celery_task: 2 of 4 rows were not sent: the broker knew their ids"
     ]
+
+
+def test_rows_that_the_broker_knew_are_in_the_progress_of_a_query(spark, waiting, broker_url, tmp_path):
+    source = tmp_path / "rows"
+    columns = "id", "array(id) as args", "map('x', id) as kw", "timestamp_ntz'2021-01-02 03:04:05' as start"
+    spark.range(100).selectExpr(*columns).write.parquet(str(source))
+    options = {"url": broker_url, "task": "t", "idColumn": "id", "argsColumn": "args", "kwargsColumn": "kw", "etaColumn": "start"}
+
+    first = sending(spark.read.parquet(str(source)).where("id < 30"), **options).groupBy().sum().collect()
+    rows = spark.readStream.schema(spark.read.parquet(str(source)).schema).parquet(str(source))
+    writer = sending(rows, **options).writeStream.format("noop").option("checkpointLocation", str(tmp_path / "checkpoint"))
+    query = writer.trigger(availableNow=True).start()
+    query.awaitTermination()
+
+    assert [tuple(row) for row in first] == [(30, 0)]
+    observed = [progress["observedMetrics"].get("celery_task") for progress in query.recentProgress]
+    assert [(row["rows"], row["known"]) for row in observed if row] == [(100, 30)]
+    found = waiting()
+    assert sorted(body[0] for _, body, _ in found) == [[n] for n in range(100)]
+    assert sorted(body[1]["x"] for _, body, _ in found) == list(range(100))
+    assert {headers["eta"] for headers, _, _ in found} == {"2021-01-02T03:04:05+00:00"}
+    with pytest.raises(OptionError, match="no column 'key'"):
+        sending(rows, url=broker_url, task="t", idColumn="key")
 
 
 @pytest.mark.parametrize(

@@ -58,13 +58,14 @@ def export(target: Target, *, queues: str, kind: str, output: str) -> None:
 @queues_option
 @click.option("--to", required=True, metavar="FOLDER", help="Goes on where the last run into it ended.")
 @click.option("--reader", default="archive", show_default=True, metavar="NAME", help="One for each folder.")
+@click.option("--events", "keep", is_flag=True, help="Keep the events too, for 'spark ingest --from-archive FOLDER'.")
 @json_option
-def archive(target: Target, *, queues: str, to: str, reader: str, as_json: bool) -> None:
+def archive(target: Target, *, queues: str, to: str, reader: str, keep: bool, as_json: bool) -> None:
     """Move finished messages into Parquet files, and out of the streams. Needs the extra "parquet"."""
     from celery_redis_plus.event_log.archiver import move_finished
 
     with target.event_logs() as log:
-        moved = move_finished(log, log.readable(queues), Path(to), reader=reader)
+        moved = move_finished(log, log.readable(queues), Path(to), reader=reader, events=keep)
     for queue, of in moved.items():
         figures = {"finished": of.finished, "open": of.open, "lost": of.lost, "passed_over": of.passed_over}
         lost = f"; {of.lost:,} events were trimmed before" if of.lost else ""

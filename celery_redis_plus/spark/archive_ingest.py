@@ -1,0 +1,187 @@
+"""Stores the events that `events archive --events` has kept in the table `events`: each once, also where the stream has some.
+
+A file of the archive becomes a micro-batch of the folder's own ingest, which goes on behind it in the stream: both are known in
+one step (`checkpoint.py`). An event that the folder has already is left out, by queue and number.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import unquote
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import parquet
+
+from celery_redis_plus.errors import InvalidArgument
+from celery_redis_plus.event_log.batches import arrow_schema
+from celery_redis_plus.events import entry_id
+from celery_redis_plus.spark.arrow_columns import ints
+from celery_redis_plus.spark.arrow_ingest import write_days
+from celery_redis_plus.spark.checkpoint import position_in
+from celery_redis_plus.spark.checks import Numbers, numbers_of
+from celery_redis_plus.spark.incoming import Stored, is_stored, store_batch
+from celery_redis_plus.spark.losses import PARTS, RANGES, TRIMMED, Loss, noted
+from celery_redis_plus.spark.manifest import Manifest, event_files
+from celery_redis_plus.spark.roots import opened
+from celery_redis_plus.spark.storage import INGEST_LOCK
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from celery_redis_plus.event_log.offsets import Id
+    from celery_redis_plus.spark.storage import Storage
+
+#: The numbers of events by queue and epoch.
+Known = dict[tuple[str, int], Numbers]
+_NAME = re.compile(r"finished-(\d+)-(\d+)\.parquet")
+
+
+@dataclass(frozen=True)
+class ArchivedFile:
+    """A batch of the archive.
+
+    Attributes:
+        path: of its events.
+        queue: whose they are.
+        before: the last event of the batch before it; None where there is none.
+        end: its last event.
+    """
+
+    path: Path
+    queue: str
+    before: Id | None
+    end: Id
+
+
+def store_archive(root: str | Path | Storage, folder: Path, on_batch: Callable[[int, Stored], None]) -> None:
+    """Store what an archive has.
+
+    Killed at any moment, run it again.
+
+    Args:
+        root: the folder of tables, or their URL.
+        folder: the archive.
+        on_batch: called with the number of each micro-batch and what it has.
+
+    Raises:
+        InvalidArgument: the folder is no archive, or lacks events.
+        TablesUnusable: another ingest writes into the tables.
+    """
+    storage = opened(root)
+    batches = archived(folder)
+    with storage.locked(INGEST_LOCK):
+        _store_all(storage, batches, on_batch)
+
+
+def _store_all(storage: Storage, batches: list[ArchivedFile], on_batch: Callable[[int, Stored], None]) -> None:
+    position = position_in(storage)
+    number = position.planned()
+    if number > position.stored():
+        if is_stored(storage, position.run, number):
+            position.commit(number)
+        else:
+            # It was planned only: what it was to have is read again.
+            number -= 1
+    manifest = Manifest.read(storage)
+    known = numbers_of(storage, [file for files in event_files(storage, manifest).values() for file in files])
+    lost = [loss for loss in noted(storage, manifest) if loss.why in RANGES]
+    for loss in lost:
+        if loss.why in PARTS:
+            # What was removed stays so.
+            known.setdefault((loss.queue, loss.epoch), Numbers()).add(np.arange(loss.first or 0, (loss.last or 0) + 1))
+    offset = dict(position.offset(number) or {})
+    for batch in batches:
+        numbers = _numbers(batch)
+        missing = list(_missing(batch, numbers, known, lost))
+        new = sum(int((~_present(known, key, of_epoch)).sum()) for key, of_epoch in numbers.items())
+        if new or missing or entry_id(offset.get(batch.queue, "0-0")) < batch.end:
+            number += 1
+            # A stream that was read further is not read again.
+            offset[batch.queue] = "{}-{}".format(*max(batch.end, entry_id(offset.get(batch.queue, "0-0"))))
+            position.plan(number, offset)
+
+            on_batch(number, _store(storage, position.run, number, batch, known, missing, offset))
+            position.commit(number)
+        for key, of_epoch in numbers.items():
+            known.setdefault(key, Numbers()).add(of_epoch)
+
+
+def _store(  # noqa: PLR0917 - a micro-batch is all that
+    storage: Storage, run: str, number: int, batch: ArchivedFile, known: Known, missing: list[Loss], offset: dict[str, str]
+) -> Stored:
+    def write(place: str) -> None:
+        write_days(storage, _new_events(batch, known), place)
+
+    return store_batch(storage, run, number, write, lambda _files, _number: missing, offset)
+
+
+def archived(folder: Path) -> list[ArchivedFile]:
+    """Return the batches of an archive, those of a queue in their order.
+
+    Raises:
+        InvalidArgument: there are none, or one was moved without its events.
+    """
+    found = []
+    for own in sorted(folder.glob("queue=*")):
+        before: Id | None = None
+        for finished in sorted(own.glob("finished-*.parquet")):
+            match = _NAME.fullmatch(finished.name)
+            if match is None:
+                continue
+            end = int(match[1]), int(match[2])
+            events = finished.with_name(finished.name.replace("finished", "events", 1))
+            if not events.exists():
+                raise InvalidArgument(f"{finished} was moved without its events: `events archive --events` keeps them")
+            found.append(ArchivedFile(events, unquote(own.name.removeprefix("queue=")), before, end))
+            before = end
+    if not found:
+        raise InvalidArgument(f"{folder} has no files of `celery-redis-plus events archive`")
+    return found
+
+
+def _numbers(batch: ArchivedFile) -> dict[tuple[str, int], NDArray[np.int64]]:
+    """Return (queue, epoch) -> the numbers of the events of a batch."""
+    rows = parquet.read_table(batch.path, columns=["queue", "epoch", "n"])
+    epochs, n = ints(rows.column("epoch")), ints(rows.column("n"))
+    shown = rows.column("queue")[0].as_py() if rows.num_rows else batch.queue
+    return {(shown, int(epoch)): n[epochs == epoch] for epoch in np.unique(epochs)}
+
+
+def _present(known: Known, key: tuple[str, int], numbers: NDArray[np.int64]) -> NDArray[np.bool_]:
+    return known[key].has(numbers) if key in known else np.zeros(len(numbers), dtype=np.bool_)
+
+
+def _new_events(batch: ArchivedFile, known: Known) -> Iterator[pa.RecordBatch]:
+    """Yield the events of a batch that the tables do not have."""
+    with parquet.ParquetFile(batch.path) as file:
+        for events in file.iter_batches(batch_size=5000):
+            present = np.zeros(events.num_rows, dtype=np.bool_)
+            epochs, n = ints(pa.chunked_array([events.column("epoch")])), ints(pa.chunked_array([events.column("n")]))
+            for epoch in np.unique(epochs):
+                own = epochs == epoch
+                present[own] = _present(known, (events.column("queue")[0].as_py(), int(epoch)), n[own])
+            if not present.all():
+                yield events.filter(pa.array(~present)).select(arrow_schema().names)
+
+
+def _missing(
+    batch: ArchivedFile, numbers: dict[tuple[str, int], NDArray[np.int64]], known: Known, lost: list[Loss]
+) -> Iterator[Loss]:
+    """Yield the numbers of a batch that neither it nor the tables have, and no loss tells of."""
+    now = time.time_ns() // 1000
+    for key, there in numbers.items():
+        queue, epoch = key
+        first = batch.before[1] + 1 if batch.before is not None and batch.before[0] == epoch else 1
+        wanted = np.arange(first, (batch.end[1] if batch.end[0] == epoch else int(there.max())) + 1)
+        gone = wanted[~np.isin(wanted, there) & ~_present(known, key, wanted)]
+        for loss in lost:
+            if (loss.queue, loss.epoch) == key:
+                gone = gone[(gone < (loss.first or 0)) | (gone > (loss.last or 0))]
+        for run in np.split(gone, np.flatnonzero(np.diff(gone) > 1) + 1) if len(gone) else ():
+            yield Loss(queue, TRIMMED, epoch, int(run[0]), int(run[-1]), len(run), None, None, now)

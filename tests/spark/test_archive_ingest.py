@@ -1,0 +1,126 @@
+"""What `events archive --events` has moved is a source of the same tables, each event once. No Java."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("pyarrow", reason="needs the extra `spark`")
+
+from celery_redis_plus.cli.main import main
+from celery_redis_plus.errors import InvalidArgument, TablesUnusable
+from celery_redis_plus.event_log import archiver
+from celery_redis_plus.event_log.archiver import move_finished
+from celery_redis_plus.event_log.stream import EventLog
+from celery_redis_plus.spark import archive_ingest
+from celery_redis_plus.spark.archive_ingest import store_archive
+from celery_redis_plus.spark.checks import check
+from celery_redis_plus.spark.fold import fold
+from celery_redis_plus.spark.manifest import TABLES, files
+from celery_redis_plus.spark.snapshot import Snapshot
+from tests.support.event_streams import add_events, lives
+
+LIVES = lives(600)
+
+
+def run_job(*words):
+    assert main(["spark", *words]) == 0
+
+
+@pytest.fixture(autouse=True)
+def small_batches(monkeypatch):
+    monkeypatch.setattr(archiver, "EVENTS_A_FILE", 300)
+
+
+@pytest.fixture
+def log(broker_url):
+    with EventLog(broker_url) as opened_log:
+        yield opened_log
+
+
+@pytest.fixture
+def ingest(broker_url):
+    """Store what the stream has, and trim what both readers have."""
+
+    def run(root):
+        run_job("ingest", "--root", str(root), "--url", broker_url, "--once", "--trim")
+
+    return run
+
+
+def rows_of(root, table):
+    rows = Snapshot(root).dataset(table).to_table().to_pylist()
+    return sorted(
+        rows, key=lambda row: [str(row.get(name)) for name in ("queue", "task", "worker", "id", "minute", "epoch", "n")]
+    )
+
+
+def everything(root):
+    fold(root)
+    assert [finding for finding in check(root) if finding.wrong] == []
+    return {table: rows_of(root, table) for table in ("events", *TABLES)}
+
+
+def test_an_archive_and_a_stream_give_the_same_tables(log, redis_client, broker_url, ingest, tmp_path):
+    add_events(redis_client, "celery", LIVES, payload=b"{}\nbody")
+    add_events(redis_client, "mail", LIVES[:500])
+    run_job("ingest", "--root", str(tmp_path / "streamed"), "--url", broker_url, "--once")
+    move_finished(log, ["celery", "mail"], tmp_path / "archive", events=True)
+
+    run_job("ingest", "--root", str(tmp_path / "archived"), "--from-archive", str(tmp_path / "archive"))
+
+    assert everything(tmp_path / "archived") == everything(tmp_path / "streamed")
+
+
+def test_events_of_both_are_counted_once_in_any_order(log, redis_client, broker_url, ingest, tmp_path):
+    """The archive trims what the stream's ingest had not read yet: that is no loss, as it comes from there."""
+    root, other, archive = tmp_path / "tables", tmp_path / "other", tmp_path / "archive"
+    for number in range(6):
+        add_events(redis_client, "celery", LIVES[number * 300 : number * 300 + 300])
+        run_job("ingest", "--root", str(other), "--url", broker_url, "--once")
+        if number in {0, 3}:
+            ingest(root)
+        if number in {1, 3, 4}:
+            move_finished(log, ["celery"], archive, events=True)
+        if number in {1, 4}:
+            store_archive(root, archive, lambda *_: None)
+            fold(root)
+    ingest(root)
+    store_archive(root, archive, lambda *_: None)
+    assert len(rows_of(root, "events")) == 1800
+    assert everything(root) == everything(other)
+
+
+@pytest.mark.parametrize("place", ["folder", "s3"])
+def test_killed_in_a_batch_it_goes_on(request, log, redis_client, tmp_path, monkeypatch, place):
+    root = request.getfixturevalue("s3").url if place == "s3" else str(tmp_path / "tables")
+    add_events(redis_client, "celery", LIVES)
+    move_finished(log, ["celery"], tmp_path / "archive", events=True)
+    store, batches = archive_ingest.store_batch, []
+
+    def killed(*arguments):
+        batches.append(1)
+        if len(batches) == 3:
+            raise RuntimeError("killed")
+        return store(*arguments)
+
+    def run():
+        store_archive(root, tmp_path / "archive", lambda *_: None)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(archive_ingest, "store_batch", killed)
+        with pytest.raises(RuntimeError, match="killed"):
+            run()
+    run()
+    rows = everything(root)["events"]
+    assert len(rows) == len({(row["queue"], row["epoch"], row["n"]) for row in rows}) == len(LIVES)
+
+
+def test_what_cannot_be_stored_is_told(log, redis_client, tmp_path):
+    with pytest.raises(InvalidArgument, match="has no files of"):
+        store_archive(tmp_path / "tables", tmp_path / "archive", lambda *_: None)
+    add_events(redis_client, "celery", LIVES)
+    move_finished(log, ["celery"], tmp_path / "archive")
+    with pytest.raises(InvalidArgument, match="without its events"):
+        store_archive(tmp_path / "tables", tmp_path / "archive", lambda *_: None)
+    with pytest.raises(TablesUnusable):
+        files(tmp_path / "tables", "events")
