@@ -84,8 +84,9 @@ def _apply_guarded(apply: Callable[..., Any], consumer: Any, target: Callable[..
         try:
             return target(*given, **given_named)
         except BaseException as error:
-            # gevent's Timeout is the hard time limit of Celery's pool, which ends the task by `on_timeout`.
-            if (has_limit and type(error).__name__ == "Timeout") or not _end_task(request, error):
+            # gevent's Timeout is no Exception: the hard time limit of Celery's pool, which ends the task by `on_timeout`.
+            is_limit = has_limit and not isinstance(error, Exception) and type(error).__name__ == "Timeout"
+            if is_limit or not _end_task(request, error):
                 raise
             raise TaskEndedError(repr(error)) from error
 

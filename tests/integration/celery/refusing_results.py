@@ -7,6 +7,10 @@ from typing import NoReturn
 from celery.backends.base import KeyValueStoreBackend
 
 
+class Timeout(ValueError):  # noqa: N818 - as libraries for HTTP name theirs
+    """Has the name of what gevent's pool raises at a hard time limit."""
+
+
 class RefusingResults(KeyValueStoreBackend):
     """Finds nothing, and refuses all."""
 
@@ -14,7 +18,7 @@ class RefusingResults(KeyValueStoreBackend):
         """Return that there is none."""
 
     def set(self, key: bytes, value: bytes) -> NoReturn:
-        raise ValueError("a document is too large")
+        raise Timeout("a document is too large")
 
     def delete(self, key: bytes) -> None:
         """Do nothing."""

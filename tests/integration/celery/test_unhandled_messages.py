@@ -122,7 +122,7 @@ def test_a_worker_goes_on_when_results_could_not_be_stored(pool, celery_app, cel
 def test_a_task_has_failed_whose_result_is_refused(pool, celery_app, celery_worker, notes, redis_client):
     """By a ValueError, as of MongoDB for a large document: the task has run, and its message is no dead letter."""
     backend = "tests.integration.celery.refusing_results:RefusingResults"
-    config = {"result_backend": backend, "task_acks_late": True, "worker_prefetch_multiplier": 1}
+    config = {"result_backend": backend, "task_acks_late": True, "task_time_limit": 300, "worker_prefetch_multiplier": 1}
     worker, app = celery_worker(pool=pool, concurrency=2, config=config), celery_app()
     for number in range(4):
         app.send_task("c.note", ["refused", str(number)])
