@@ -19,7 +19,6 @@ from kombu.utils.imports import symbol_by_name
 from celery_redis_plus.broker.consumers.last_error import Failure, failure_of, text_of
 from celery_redis_plus.integration import worker_compat
 from celery_redis_plus.integration.ack_policies import ACK, POLICIES, REQUEUE, AckPolicies
-from celery_redis_plus.integration.backend_errors import is_of_backend
 from celery_redis_plus.integration.lease_guard import TaskLostError, has_lease
 from celery_redis_plus.integration.patching import wrap
 from celery_redis_plus.integration.unhandled_messages import DATA_ERRORS
@@ -62,6 +61,13 @@ class BrokerRequest:
     _crp_failure_told = False
 
     # -- what Celery calls ------------------------------------------------------------------------------------------------
+
+    @property
+    def eta(self) -> Any:
+        """When to begin; None is now: the broker delivers what is due, and a worker's clock may go behind the server's."""
+        message = self.message  # type: ignore[attr-defined]
+        held = isinstance(message, Message) and message.headers.get("eta")
+        return None if held else super().eta  # type: ignore[misc]
 
     def on_accepted(self, pid: int, time_accepted: float) -> None:
         """Tell the broker that the work begins, and ack before it where that is wanted.
@@ -143,13 +149,16 @@ class BrokerRequest:
     # -- ours -------------------------------------------------------------------------------------------------------------
 
     def _crp_note_end(self, note: Callable[..., Any], settle: Callable[[], None], *args: Any, **kwargs: Any) -> Any:
-        """Have Celery note how the task ended; `settle` the message where its result backend fails, which Celery asks before."""
+        """Have Celery note how the task ended, and `settle` the message where that fails.
+
+        Celery asks the result backend, which may be away, and calls the task's hooks, before it settles.
+        """
         try:
             return note(*args, **kwargs)
-        except Exception as error:
-            if not is_of_backend(error, self.task.backend):  # type: ignore[attr-defined]
-                raise
-            logger.exception("the end of task %s cannot be stored", self.id, extra={"task_id": self.id})  # type: ignore[attr-defined]
+        except MemoryError:
+            raise
+        except Exception:
+            logger.exception("the end of task %s cannot be noted", self.id, extra={"task_id": self.id})  # type: ignore[attr-defined]
             if isinstance(self.message, Message) and not self.message.acknowledged:  # type: ignore[attr-defined]
                 settle()
             return None

@@ -63,3 +63,14 @@ def test_ready_tasks_that_had_a_countdown_run_without_a_pause(celery_app, celery
 
 def held_until_all(client):
     return max(score for _, score in client.zrange(DELAYED, 0, -1, withscores=True)) / 1000
+
+
+@pytest.mark.parametrize("pool", ["solo", "threads"])
+def test_what_is_due_by_the_server_runs_in_a_worker_whose_clock_is_behind(pool, celery_app, celery_worker, notes, redis_client):
+    worker, app = celery_worker(pool=pool), celery_app()
+    app.send_task("c.note", ["due", "1"], countdown=3600)
+    (tag,) = redis_client.zrange("delayed:{celery}", 0, -1)
+    # As if the server's clock were an hour ahead.
+    redis_client.zadd("delayed:{celery}", {tag: 1})
+    redis_client.zadd("schedule_wakeup:{celery}", {"due": 0})
+    assert notes.wait_for("due", 1, 20, worker.tail) == {"1": 1}
