@@ -23,6 +23,7 @@ LIVES = lives(600)
 
 
 def run_job(*words):
+    pytest.importorskip("pyspark", reason="needs the extra `spark`, as the command does")
     assert main(["spark", *words]) == 0
 
 
