@@ -52,8 +52,9 @@ class FanoutReader:
         self._by_stream: dict[bytes, list[Subscription]] = {}
         #: Those that may have something to deliver, in turn.
         self.ready: deque[Subscription] = deque()
-        #: Whom the outstanding read is for, by stream.
+        #: Whom the outstanding read is for, by stream, and all of them: a process may have a subscriber for each of its clients.
         self._asked: dict[bytes, list[Subscription]] = {}
+        self._all_asked: frozenset[Subscription] = frozenset()
         #: Whether the last read was full, or one of a burst: there may be many entries.
         self._many = True
         self._page = BLIND_PAGE
@@ -140,20 +141,18 @@ class FanoutReader:
             return False
         if self._left_out and time.monotonic() >= self._left_out_until:
             self._left_out = frozenset()
-        if self._waiting and any(
-            subscription.low and subscription not in self._asked.get(stream, ())
-            for stream, subscriptions in self._readable().items()
-            for subscription in subscriptions
-        ):
+        readable = chain.from_iterable(self._readable().values())
+        if self._waiting and any(one.low and one not in self._all_asked for one in readable):
             self.interrupt()
         return not self._waiting and bool(self._wanting())
 
     def start_wait(self) -> None:
         """Send the blocked read. Raises as `BlockingConnection.start` does."""
         self._asked = self._wanting()
+        self._all_asked = frozenset(chain.from_iterable(self._asked.values()))
         for stream, subscriptions in self._by_stream.items():
             for subscription in subscriptions:
-                if subscription not in self._asked.get(stream, ()):
+                if subscription not in self._all_asked:
                     # What is left out holds up nothing.
                     subscription.more = stream not in self._left_out
         self._page = self._page_now() if self._many else BLIND_PAGE
@@ -204,8 +203,9 @@ class FanoutReader:
         except WrongKeyType as error:
             self._leave_out(error)
             read = ()
-        for subscription in chain.from_iterable(self._asked.values()):
+        for subscription in self._all_asked:
             subscription.more = False
+        ready = {*self.ready}
         for stream, entries in read:
             asked = self._asked.get(bytes(stream), [])
             if not entries:
@@ -215,7 +215,7 @@ class FanoutReader:
             for subscription in asked:
                 subscription.fill(entries, filtered=self._patterns)
                 subscription.more = len(entries) >= self._page
-            self.ready.extend(subscription for subscription in asked if subscription not in self.ready)
+            self.ready.extend(subscription for subscription in asked if subscription not in ready)
         now = time.monotonic()
         # A read that ended as soon as it began is one of a burst: the entries of some milliseconds come in one read then.
         if 0 < most < self._page and (most > 1 or now - self._waiting_since < BURST_S):
@@ -244,6 +244,10 @@ class FanoutReader:
         So the broadcasts of one publisher come in its order, whatever exchanges it sends them to. None where there is none, where
         none may take one, or where an older one may have to be read first.
         """
+        if len(self._by_stream) == 1:
+            # Each subscriber has them in the stream's order, and among themselves they have none.
+            first = self._next_in_turn()
+            return None if first is None else first.take()
         ready = self.ready
         candidates: list[Subscription] = []
         comes_again = False
@@ -265,10 +269,23 @@ class FanoutReader:
                 candidates.append(subscription)
         if not candidates:
             return None
-        first = candidates[0] if len(candidates) == 1 else _earliest(candidates)
-        if not comes_again and len(ready) + len(self._by_stream) > 2 and self._may_have_older(first.first_ms):
+        oldest = candidates[0] if len(candidates) == 1 else _earliest(candidates)
+        if not comes_again and len(ready) + len(self._by_stream) > 2 and self._may_have_older(oldest.first_ms):
             return None
-        return first.take()
+        return oldest.take()
+
+    def _next_in_turn(self) -> Subscription | None:
+        """Return the next one that has something and may take it."""
+        ready = self.ready
+        for _ in range(len(ready)):
+            subscription = ready[0]
+            if not subscription.buffer and not subscription.position.to_redeliver:
+                ready.popleft()
+                continue
+            ready.rotate(-1)
+            if subscription.may is None or subscription.may():
+                return subscription
+        return None
 
     def _may_have_older(self, ms: int) -> bool:
         """Tell whether a subscriber that reads on may have to read broadcasts of this time, or before."""

@@ -99,3 +99,15 @@ def test_a_single_broadcast_after_a_flood_is_not_held_back_for_long(channel):
     send(channel, "single")
     inbox.drain(91)
     assert reader.rest_s() == 0
+
+
+def test_a_delivery_does_not_look_at_all_the_subscribers_of_a_process(connect, monkeypatch):
+    """A server with a queue for each of its clients has a thousand: a broadcast took it seconds."""
+    subscribers, looks = 100, []
+    inbox = Inbox(connect().channel(), *(news(f"client{number}") for number in range(subscribers)))
+    for subscription in inbox.connection.transport.delivery_loop.server.connection.reader.ready:
+        may = subscription.may
+        monkeypatch.setattr(subscription, "may", lambda may=may: looks.append(1) or may is None or may())
+    send(connect().channel(), "x")
+    inbox.drain(subscribers)
+    assert len(looks) < 4 * subscribers
