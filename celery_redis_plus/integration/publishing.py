@@ -9,11 +9,13 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
+from math import inf
 from typing import Any
 
 from celery import Task, chord, current_app, current_task, group, signals
 
 from celery_redis_plus.broker.arguments.deduplication import ID as DEDUPLICATION_ID
+from celery_redis_plus.broker.arguments.eta import COUNTDOWN
 from celery_redis_plus.broker.arguments.names import GROUP
 from celery_redis_plus.broker.publishing.tracking_request import ACK_TIMEOUT_S, TRACK, is_tracked, tracking_request
 from celery_redis_plus.errors import InvalidArgument
@@ -193,6 +195,11 @@ def _send_task(
     if unique is not None and all(options.get(kind) is None for kind in _OF_CANVAS) and not _is_awaited(options.get("task_id")):
         replaces = _make_unique(options, *arguments)
     _name_holders(connections, arguments, options)
+    countdown = options.get("countdown", arguments[3] if len(arguments) > 3 else None)
+    # Celery refuses what is no number.
+    if countdown and isinstance(countdown, int | float) and 0 < countdown < inf:
+        # Celery adds it to the publisher's clock, which may be another than the server's.
+        options[COUNTDOWN] = countdown
     duplicates: dict[str, str] = {}
     token = duplicate_tasks.set(duplicates)
     replaced = False

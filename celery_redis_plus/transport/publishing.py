@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from redis.exceptions import ResponseError
 
 from celery_redis_plus.broker.arguments.deduplication import deduplication_of, delay_of
-from celery_redis_plus.broker.arguments.eta import eta_of
+from celery_redis_plus.broker.arguments.eta import COUNTDOWN, eta_of
 from celery_redis_plus.broker.arguments.expiry import life_of
 from celery_redis_plus.broker.arguments.names import check_group
 from celery_redis_plus.broker.arguments.priority import RANKS, check_priority
@@ -36,7 +36,9 @@ logger = logging.getLogger(__name__)
 #: same dict to each (kombu 5.7, `messaging.py`). It never goes over the wire.
 ATTEMPT = "celery_redis_plus.attempt"
 #: Properties that belong to one delivery or to this process.
-LOCAL_PROPERTIES = frozenset({ATTEMPT, TRACK, TASK_DELIVERY, TASK_FENCE, SOURCE_ID, "delivery_tag", "body_encoding", "eta"})
+LOCAL_PROPERTIES = frozenset(
+    {ATTEMPT, TRACK, TASK_DELIVERY, TASK_FENCE, SOURCE_ID, COUNTDOWN, "delivery_tag", "body_encoding", "eta"}
+)
 
 
 #: So often a message is routed anew because the bindings have changed while they were read; then those that were read last count.
@@ -281,8 +283,8 @@ class ExchangePublisher:
         if priority != 0 or type(priority) is not int or known is None or not known.ordinary:
             # All but what most messages have, in queues without rules for it.
             priority = _checked_priority(headers, properties, known)
-        has_time = "eta" in properties or headers.get("eta") is not None or "x-delay" in headers
-        eta = eta_of(headers, properties.get("eta")) if has_time else 0
+        has_time = headers.get("eta") is not None or "x-delay" in headers or "eta" in properties or COUNTDOWN in properties
+        eta = eta_of(headers, properties) if has_time else 0
         life = ""
         if "expiration" in properties or headers.get("expires") is not None:
             life = life_of(headers, properties.get("expiration"))
@@ -385,5 +387,5 @@ def _body(body: Any) -> bytes:
 
 def _delay_s(message: Mapping[str, Any]) -> float:
     """Return in how many seconds a message becomes deliverable; 0 for one that is now."""
-    eta = eta_of(message["headers"], message["properties"].get("eta"))
+    eta = eta_of(message["headers"], message["properties"])
     return int(eta) / 1000 if isinstance(eta, str) else max(0.0, eta / 1000 - time.time())

@@ -20,6 +20,10 @@ PRIORITY_BAND_MS = MAX_ETA_MS + 1
 #: Milliseconds, a hundred years: now + delay stays below `MAX_ETA_MS` until 2186.
 MAX_DELAY_MS = 100 * 31_557_600_000
 
+#: A publisher's own property, which is not stored: seconds from now, by the server's clock. Celery's `eta` of a countdown, which
+#: goes by the publisher's, is in the headers besides.
+COUNTDOWN = "celery_redis_plus.countdown"
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LAST = datetime.max.replace(tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -32,16 +36,19 @@ _ALLOWED_ETA = (
 _ALLOWED_DELAY = f"allowed is a number of milliseconds from 0 to {MAX_DELAY_MS}"
 
 
-def eta_of(headers: Mapping[str, Any], own: object = None) -> int | str:
+def eta_of(headers: Mapping[str, Any], properties: Mapping[str, Any]) -> int | str:
     """Return when a message becomes deliverable: ms since the epoch, or `+` and ms from now; 0 is now.
 
     Args:
         headers: the message's. `eta` is Celery's, `x-delay` that of RabbitMQ's delayed messages, in ms.
-        own: the publisher's own property `eta`, unix seconds or a datetime, which goes before them; None: it has none.
+        properties: the publisher's own `COUNTDOWN`, or `eta`, unix seconds or a datetime, goes before them.
 
     Raises:
         InvalidEta: as `eta_to_ms` and `delay_to_ms`.
     """
+    if COUNTDOWN in properties:
+        return f"+{delay_to_ms(properties[COUNTDOWN] * 1000)}"
+    own = properties.get("eta")
     eta = headers.get("eta") if own is None else own
     if eta is not None and eta != "":
         return eta_to_ms(eta, naive_is_utc=True)

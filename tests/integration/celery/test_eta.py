@@ -65,6 +65,18 @@ def held_until_all(client):
     return max(score for _, score in client.zrange(DELAYED, 0, -1, withscores=True)) / 1000
 
 
+@pytest.mark.parametrize("hours", [-1, 1])
+def test_a_countdown_goes_by_the_server_s_clock(hours, celery_app, redis_client, monkeypatch):
+    app = celery_app("configured")
+    monkeypatch.setattr(app, "now", lambda: datetime.now(UTC) + timedelta(hours=hours))
+    for publish in (app.tasks["c.add"].apply_async, app.tasks["c.add"].s().apply_async):
+        publish((1, 2), countdown=60.5)
+        [(tag, score)] = redis_client.zrange(DELAYED, 0, -1, withscores=True)
+        seconds, microseconds = redis_client.time()
+        assert score / 1000 - seconds - microseconds / 1e6 == pytest.approx(60.5, abs=10)
+        redis_client.zrem(DELAYED, tag)
+
+
 @pytest.mark.parametrize("pool", ["solo", "threads"])
 def test_what_is_due_by_the_server_runs_in_a_worker_whose_clock_is_behind(pool, celery_app, celery_worker, notes, redis_client):
     worker, app = celery_worker(pool=pool), celery_app()
