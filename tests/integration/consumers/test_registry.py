@@ -214,13 +214,18 @@ def test_a_new_consumer_makes_no_look_for_the_others_due(connect, monkeypatch):
     channel = connect(consumer_heartbeat_timeout=9).channel()
     Inbox(channel, *(f"q{number}" for number in range(60)))
     lists = channel.session.service.consumer_lists
-    looked_for, check = [], Consumers.check_listed
+    looked_for = []
 
-    def noted(consumers, checked, *more):
-        looked_for.extend(consumer.queue for consumer in checked)
-        return check(consumers, checked, *more)
+    def note(name, check):
+        def noted(consumers, checked, *more):
+            looked_for.extend(consumer.queue for consumer in checked)
+            return check(consumers, checked, *more)
 
-    monkeypatch.setattr(Consumers, "check_listed", noted)
+        monkeypatch.setattr(Consumers, name, noted)
+
+    # Also those that go with a heartbeat.
+    for name in ("check_listed", "check_listed_nowait"):
+        note(name, getattr(Consumers, name))
     wait_until(lambda: len(looked_for) >= 60 and lists.next_run_at > clock.now_s() + 2)
     looked_for.clear()
     Inbox(channel, "new")
