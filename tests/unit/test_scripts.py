@@ -5,6 +5,7 @@ import hashlib
 import pytest
 
 from celery_redis_plus import scripts
+from celery_redis_plus.maintenance.heartbeat import BEATS_A_SECOND, LONGEST_BEAT_S
 from celery_redis_plus.scripts import Script, ScriptError, compose, script
 
 
@@ -62,3 +63,9 @@ def test_a_script_is_composed_once_and_prints_without_its_text():
 def test_a_missing_installation_is_an_error_of_ours():
     with pytest.raises(ScriptError, match="not installed"):
         script("no such script")
+
+
+def test_a_script_gives_silent_processes_the_time_of_their_heartbeats():
+    """Both spread the heartbeats of many processes."""
+    spread = f"math.min(math.max(processes * {1000 // BEATS_A_SECOND}, 2000), {LONGEST_BEAT_S * 1000:.0f})"
+    assert spread in script("check_consumers").source

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from celery_redis_plus.broker.arguments.argument_rules import MAX_TTL_MS
+from celery_redis_plus.broker.arguments.argument_rules import ALLOWED, MAX_TTL_MS
 from celery_redis_plus.broker.arguments.names import MAX_NAME
 from celery_redis_plus.broker.arguments.queue_arguments import QueueArguments, check_queue_name
+from celery_redis_plus.broker.arguments.retry_policy import POLICY_KINDS
 from celery_redis_plus.errors import InvalidArgument, InvalidQueueName
 
 parse = QueueArguments.parse
@@ -233,3 +234,8 @@ def test_equivalent_arguments(received, current):
 )
 def test_a_queue_that_goes_before_its_messages_expire_needs_no_sweep_without_a_consumer(given, expected):
     assert QueueArguments(durable=True, arguments=given).always_swept is expected
+
+
+def test_the_allowed_retry_policies_are_those_that_there_are():
+    """They are spelled there, so that a publisher does not load the module of the policies."""
+    assert f"of the kinds {', '.join(POLICY_KINDS)}, or" in ALLOWED["x-retry-policy"]
