@@ -3,8 +3,6 @@
 import configparser
 import re
 import shlex
-import subprocess
-import sys
 from functools import cache
 from importlib import metadata
 from importlib.util import find_spec
@@ -13,6 +11,7 @@ from celery_redis_plus.cli.main import main
 from celery_redis_plus.installation import DISTRIBUTION, FOREIGN
 from celery_redis_plus.version import __version__
 from tests.docs.blocks import PAGES, ROOT, all_blocks, of_page
+from tests.support.program import run_forked
 
 WHEEL = f"dist/redisplus_celery-{__version__}-py3-none-any.whl"
 #: What makes `manage.py`.
@@ -98,6 +97,5 @@ def blocks_of_pages():
 
 @cache
 def assert_celery_helps(*sub_command):
-    command = [sys.executable, "-m", "celery", *sub_command, "--help"]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert result.returncode == 0, result.stderr
+    ended = run_forked("from celery.__main__ import main; main()", *sub_command, "--help")
+    assert ended.returncode == 0, ended.stdout

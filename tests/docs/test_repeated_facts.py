@@ -10,6 +10,7 @@ from collections import defaultdict
 import pytest
 
 from tests.docs.blocks import PAGES, ROOT, all_blocks
+from tests.support.source import modules
 
 sys.path.append(str(ROOT / "docs"))
 from benchmark_figures import ROWS, WITH_FIGURES, figures_in, results
@@ -28,10 +29,8 @@ def test_the_scripts_that_a_full_server_refuses_are_listed():
 def test_the_log_lines_that_a_page_explains_are_lines_of_the_package():
     explained = re.search(r"## What a log line means\n(.*?)\n## ", read("docs/troubleshooting.md"), re.DOTALL)[1]
     quoted = [part for item in re.findall(r"(?m)^\* (`.*?`):", explained) for part in re.split(r"`(?:, `)?| … ", item) if part]
-    trees = (ast.parse(file.read_text("utf-8")) for file in (ROOT / "celery_redis_plus").rglob("*.py"))
-    texts = [
-        node.value for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)
-    ]
+    nodes = (node for module in modules().values() for node in ast.walk(module))
+    texts = [node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
     assert len(quoted) > 8
     assert [part for part in quoted if not any(part in text for text in texts)] == []
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from functools import cache
 from typing import TYPE_CHECKING
 
 from celery_redis_plus import scripts
@@ -48,14 +49,30 @@ class ServerClock:
 @contextmanager
 def composed_with(includes: Mapping[str, str]) -> Iterator[None]:
     """Compose all scripts with other includes (path -> text); objects that keep scripts have to be made inside."""
-    read = scripts._read  # noqa: SLF001 - the one seam between a script and its text
+    read, compose = scripts._read, scripts.compose  # noqa: SLF001 - the one seam between a script and its text
+    composed = _composed(frozenset(includes.items()))
+
+    def compose_once(source: str, included: set[str] | None = None) -> str:
+        if included is not None:
+            return compose(source, included)
+        if source not in composed:
+            composed[source] = compose(source)
+        return composed[source]
+
     scripts._read = lambda path: includes.get(path) or read(path)  # noqa: SLF001
+    scripts.compose = compose_once
     scripts.script.cache_clear()
     try:
         yield
     finally:
-        scripts._read = read  # noqa: SLF001
+        scripts._read, scripts.compose = read, compose  # noqa: SLF001
         scripts.script.cache_clear()
+
+
+@cache
+def _composed(includes: frozenset[tuple[str, str]]) -> dict[str, str]:
+    """Return what scripts became with these includes: a fifth of the time of tests with a clock of their own went into that."""
+    return {}
 
 
 def scripts_read_a_key() -> AbstractContextManager[None]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 from celery_redis_plus import scripts
 
 #: Commands after which nothing is different.
@@ -39,7 +41,12 @@ def failing_at(name: str, number: int) -> scripts.Script:
 
     A command that only reads may fail as well: what it leaves is what the next writing command leaves.
     """
-    first, _, rest = scripts.script(name).source.partition("\n")
+    return _failing(scripts.script(name), number)
+
+
+@cache
+def _failing(script: scripts.Script, number: int) -> scripts.Script:
+    first, _, rest = script.source.partition("\n")
     reads = ", ".join(f"{command} = true" for command in READS.split())
     wrapper = WRAPPER.format(reads=reads, fails_at=number, message=MESSAGE, failed=FAILED_KEY)
-    return scripts.Script.of(name, f"{first}\n{wrapper}{rest}")
+    return scripts.Script.of(script.name, f"{first}\n{wrapper}{rest}")

@@ -6,25 +6,22 @@ import ast
 from collections.abc import Collection
 from functools import cache
 from graphlib import TopologicalSorter
-from pathlib import Path
+from pathlib import PurePath
 
 import pytest
 
-import celery_redis_plus
+from tests.support import source
 
 pytestmark = pytest.mark.same_everywhere
-
-PACKAGE = Path(celery_redis_plus.__file__).parent
 
 
 @cache
 def modules() -> dict[str, set[str]]:
     """Return the package's modules by their dotted names, with those of the package that each imports."""
     parsed = {}
-    for path in PACKAGE.rglob("*.py"):
-        parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
-        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-        parsed[name] = ast.parse(path.read_text(encoding="utf-8"))
+    for path, module in source.modules().items():
+        parts = (source.PACKAGE.name, *PurePath(path).with_suffix("").parts)
+        parsed[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = module
     return {name: imported(module, parsed.keys()) for name, module in parsed.items()}
 
 

@@ -8,10 +8,10 @@ import re
 import pytest
 
 from tests.docs.blocks import ROOT
+from tests.support.source import PACKAGE, modules
 
 pytestmark = pytest.mark.same_everywhere
 
-PACKAGE = ROOT / "celery_redis_plus"
 #: The words before a placeholder, and the attribute that has its value.
 NAMED = {"queue": "queue", "message": "tag", "exchange": "exchange", "task": "task_name"}
 PLACEHOLDER = re.compile(r"(?<!maintenance )\b(\w+) %[rs]")
@@ -19,12 +19,13 @@ PLACEHOLDER = re.compile(r"(?<!maintenance )\b(\w+) %[rs]")
 
 def log_calls():
     """Yield file, line and node of each call of a logger above DEBUG, with its text."""
-    for path in sorted(PACKAGE.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Call) and ast.unparse(node.func).startswith("logger."):
-                texts = [one.value for one in node.args if isinstance(one, ast.Constant) and isinstance(one.value, str)]
-                if not ast.unparse(node.func).endswith((".debug", ".log")) and texts:
-                    yield f"{path.relative_to(ROOT)}:{node.lineno}", node, texts[0]
+    for path, module in modules().items():
+        for node in ast.walk(module):
+            match node:
+                case ast.Call(func=ast.Attribute(value=ast.Name(id="logger"), attr=level)) if level not in {"debug", "log"}:
+                    texts = [one.value for one in node.args if isinstance(one, ast.Constant) and isinstance(one.value, str)]
+                    if texts:
+                        yield f"{path}:{node.lineno}", node, texts[0]
 
 
 def attributes(node):

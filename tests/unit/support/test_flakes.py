@@ -60,7 +60,11 @@ def test_reports_of_pytest_are_understood(tmp_path):
     run = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", "/dev/null", "test_sample.py"]
     for name, more in (("step", {}), ("step-retry", {"AGAIN": "1"})):
         subprocess.run(
-            [*run, f"--junit-xml={name}.xml"], cwd=tmp_path, check=False, capture_output=True, env={"PATH": "", **more}
+            [*run, f"--junit-xml={name}.xml"],
+            cwd=tmp_path,
+            check=False,
+            capture_output=True,
+            env={"PATH": "", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", **more},
         )
     done = subprocess.run(
         [sys.executable, "-m", "tests.support.flakes", tmp_path], cwd=ROOT, check=False, capture_output=True, text=True
