@@ -37,6 +37,8 @@ class Load:
         self._last = time.monotonic()
         #: Numbers of which the publisher was told that they are stored, and on as many replicas as it has asked for.
         self.confirmed: list[int] = []
+        #: Of each of them: when its publish began, and when it was confirmed, on the monotonic clock.
+        self.times: dict[int, tuple[float, float]] = {}
         #: Numbers that are stored on too few replicas, and those of which nothing is known.
         self.unreplicated: list[int] = []
         self.unknown: list[int] = []
@@ -66,6 +68,7 @@ class Load:
             self.failure = error
 
     def _publish_one(self, number: int) -> None:
+        began = time.monotonic()
         try:
             self._app.send_task("sentinel.note", (number,))
         except NotReplicated:
@@ -76,6 +79,7 @@ class Load:
             with self._lock:
                 self.confirmed.append(number)
                 now = time.monotonic()
+                self.times[number] = began, now
                 self.longest_gap_s, self._last = max(self.longest_gap_s, now - self._last), now
 
 
