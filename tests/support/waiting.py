@@ -8,10 +8,13 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
+#: Seconds for which a test waits where it promises no time: a busy machine holds a process up for longer than one expects.
+PATIENCE_S = 30.0
+
 
 def wait_until(
     predicate: Callable[[], T | None],
-    timeout_s: float = 30.0,
+    timeout_s: float = PATIENCE_S,
     message: str | Callable[[], object] = "",
     *,
     interval_s: float = 0.01,

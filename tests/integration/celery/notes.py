@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE_S, wait_until
 
 if TYPE_CHECKING:
     import redis
@@ -28,7 +28,7 @@ class Notes:
         """Let the waiting tasks end."""
         self.client.set(f"{name}:go", 1)
 
-    def wait_for(self, name: str, count: int, timeout_s: float = 15.0, message: Any = "") -> Counter[str]:
+    def wait_for(self, name: str, count: int, timeout_s: float = PATIENCE_S, message: Any = "") -> Counter[str]:
         """Return what ran, when `count` different entries have."""
         wait_until(lambda: len(set(self.done(name))) >= count, timeout_s, lambda: f"{sorted(self.done(name))} {_text(message)}")
         return Counter(self.done(name))

@@ -69,7 +69,7 @@ def test_celerys_own_broadcast_queues_reach_every_worker_and_vanish_with_them(ap
     def consumed():
         return [key for key in redis_client.keys("*bcast.one*") + redis_client.keys("*bcast.two*") if b"producer:" not in key]
 
-    wait_until(lambda: not consumed(), 5, consumed)
+    wait_until(lambda: not consumed(), message=consumed)
     with app.connection_for_write() as connection:
         listed = connection.default_channel.fanout_subscribers("everybody")
     assert [one for one in listed if one.state == "live"] == []

@@ -59,7 +59,7 @@ def test_running_tasks_run_once_and_prefetched_ones_at_once(  # noqa: PLR0917 - 
 
     ran = notes.wait_for("loss", 20, 10, worker.tail)
     assert dict(ran) == {str(number): 1 for number in range(20)}
-    wait_until(lambda: not redis_client.keys(b"message:{%s}:*" % QUEUE), 5, lambda: left(redis_client))
+    wait_until(lambda: not redis_client.keys(b"message:{%s}:*" % QUEUE), message=lambda: left(redis_client))
 
 
 @pytest.mark.sample(2)
@@ -128,13 +128,13 @@ def test_a_task_in_the_workers_own_timer_goes_back_though_garbage_keeps_its_requ
         with app.producer_pool.acquire() as producer:
             message = app.amqp.as_task_v1("1", "c.note", ["timer", "later"], eta=datetime.fromtimestamp(due, UTC))
             producer.publish(message.body, routing_key="celery", serializer="json", **message.properties)
-        wait_until(lambda: claimed(redis_client) == 1, 5, worker.tail)
+        wait_until(lambda: claimed(redis_client) == 1, message=worker.tail)
         proxy.refuse()
         # The worker connects again after the time at which its timer drops what was cancelled.
         time.sleep(max(0, due - time.time()) + 0.2)
         proxy.heal()
         assert notes.wait_for("timer", 2, 20, worker.tail) == {"first": 1, "later": 1}
-        wait_until(lambda: not redis_client.keys(b"message:{%s}:*" % QUEUE), 5, lambda: left(redis_client))
+        wait_until(lambda: not redis_client.keys(b"message:{%s}:*" % QUEUE), message=lambda: left(redis_client))
         # Not without the proxy, where some connections would stay open without an answer.
         assert worker.stop() == 0
 
@@ -164,7 +164,7 @@ def test_a_late_acked_task_whose_greenlet_is_killed_runs_again(end, pool, celery
     notes.go("kill")
 
     assert dict(notes.wait_for("kill", 2, 20, worker.tail)) == {"0": 1, "1": 1}
-    wait_until(lambda: not redis_client.keys(b"message:{%s}:*" % QUEUE), 5, lambda: left(redis_client))
+    wait_until(lambda: not redis_client.keys(b"message:{%s}:*" % QUEUE), message=lambda: left(redis_client))
 
 
 @pytest.mark.parametrize(
@@ -218,4 +218,4 @@ def test_consumer_ends_with_a_connection_that_breaks_as_it_is_cancelled(broker_u
         kill_connections(redis_client)
         consumer.cancel()
         connection.close()
-        wait_until(lambda: queue(other.default_channel).queue_declare(passive=True).consumer_count == 0, 5)
+        wait_until(lambda: queue(other.default_channel).queue_declare(passive=True).consumer_count == 0)

@@ -29,7 +29,7 @@ def test_a_claim_is_renewed_while_its_task_waits_and_nothing_else_happens(pool, 
                     continue
         assert taken == []
         notes.go("lease")
-        notes.wait_for("lease", 1, 5, worker.tail)
+        notes.wait_for("lease", 1, message=worker.tail)
 
 
 @pytest.mark.parametrize("pool", POOLS)
@@ -40,16 +40,16 @@ def test_greenlets_that_settle_and_list_leave_the_consumers_connection_alone(poo
         app.send_task("c.wait", ["busy", str(number)])
         app.send_task("c.note", ["later", str(number)], countdown=0.5)
     wait_until(lambda: len(notes.started("busy")) == 3, 15, worker.tail)
-    notes.wait_for("later", 3, 5, worker.tail)
+    notes.wait_for("later", 3, message=worker.tail)
     app.send_task("c.note", ["far", "1"], countdown=100)
     for _ in range(3):
-        (listed,) = wait_until(lambda: app.control.inspect(timeout=0.5, limit=1).scheduled(), 5, worker.tail).values()
+        (listed,) = wait_until(lambda: app.control.inspect(timeout=0.5, limit=1).scheduled(), message=worker.tail).values()
         assert [entry["request"]["name"] for entry in listed] == ["c.note"]
         for number in range(5):
             app.send_task("c.note", ["short", str(number)])
     notes.go("busy")
-    notes.wait_for("busy", 3, 5, worker.tail)
-    notes.wait_for("short", 5, 5, worker.tail)
+    notes.wait_for("busy", 3, message=worker.tail)
+    notes.wait_for("short", 5, message=worker.tail)
     assert worker.stop() == 0
     for complaint in ("broker lost", "Second simultaneous", "Signal handler", "mainloop", "Traceback", "please report it"):
         assert complaint not in worker.log()
@@ -58,11 +58,11 @@ def test_greenlets_that_settle_and_list_leave_the_consumers_connection_alone(poo
 @pytest.mark.parametrize("pool", POOLS)
 def test_remote_control_answers_again_when_its_own_connection_was_cut(pool, celery_app, celery_worker, redis_client):
     worker, app = celery_worker(pool=pool), celery_app()
-    wait_until(lambda: app.control.ping(timeout=2, limit=1), 20, worker.tail)
+    wait_until(lambda: app.control.ping(timeout=10, limit=1), 20, worker.tail)
     # Without gossip, nothing else of the worker listens to a broadcast.
     [stream] = [client["id"] for client in redis_client.client_list() if client["name"].endswith(":streams")]
     redis_client.client_kill_filter(_id=stream)
-    wait_until(lambda: app.control.ping(timeout=2, limit=1), 20, worker.tail)
+    wait_until(lambda: app.control.ping(timeout=10, limit=1), 20, worker.tail)
     assert "Connection to broker lost" not in worker.log()
     assert "Traceback" not in worker.log()
 
@@ -79,7 +79,7 @@ def test_tasks_that_are_terminated_before_they_have_a_place_leave_the_broker(
     wait_until(lambda: len(notes.started("ended")) == 2, 15, worker.tail)
     # One more than it has places for waits in the pool.
     wait_until(lambda: worker.log().count("received") >= 3, 10, worker.tail)
-    app.control.revoke(names, terminate=True, reply=True, timeout=5, limit=1)
+    app.control.revoke(names, terminate=True, reply=True, timeout=10, limit=1)
     wait_until(lambda: not redis_client.exists("messages_index:{celery}", "queue:{celery}"), 15, worker.tail)
     assert app.control.inspect(timeout=2, limit=1).active().popitem()[1] == []
     assert notes.done("ended") == []

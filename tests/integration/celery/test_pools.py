@@ -43,7 +43,7 @@ def test_pool_runs_each_task_once_and_delayed_ones_in_time(name, server, workers
         assert set(notes.wait_for(name, 45, START_S, worker.tail).values()) == {1}
         assert set(notes.wait_for(f"{name}-delayed", 5, 15, worker.tail).values()) == {1}
         assert time.time() >= due
-        wait_until(lambda: not client.keys(f"message:{{{name}}}:*"), 5, worker.tail)
+        wait_until(lambda: not client.keys(f"message:{{{name}}}:*"), message=worker.tail)
 
 
 @pytest.mark.sample(3)
@@ -56,7 +56,7 @@ def test_a_task_that_is_acked_early_has_left_the_broker_while_it_still_runs(name
     with server.client(JOURNAL_DB) as journal, server.client() as client:
         notes = Notes(journal)
         wait_until(lambda: notes.started(f"{name}-long"), START_S, worker.tail)
-        wait_until(lambda: not client.keys(f"message:{{{name}}}:*"), 5, worker.tail)
+        wait_until(lambda: not client.keys(f"message:{{{name}}}:*"), message=worker.tail)
         assert not notes.done(f"{name}-long")
         notes.go(f"{name}-long")
         notes.wait_for(f"{name}-long", 1, 15, worker.tail)

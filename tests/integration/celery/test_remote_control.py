@@ -167,4 +167,4 @@ def test_remote_control_leaves_no_reply_queues_behind(app, node, inspect, redis_
         return [key for key in redis_client.keys("*reply.celery.pidbox*") if redis_client.ttl(key) == -1]
 
     app.close()
-    wait_until(lambda: not left(), 5, left)
+    wait_until(lambda: not left(), message=left)

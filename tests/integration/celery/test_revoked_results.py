@@ -11,6 +11,7 @@ from celery.result import allow_join_result
 
 import celery_redis_plus
 from tests.support.apps import JOURNAL_DB, close_results
+from tests.support.waiting import PATIENCE_S
 
 
 @pytest.fixture
@@ -44,7 +45,7 @@ def test_the_result_of_a_removed_task_says_so_without_a_worker(app, how, protoco
         assert result.state == "PENDING"
         return
     with pytest.raises(TaskRevokedError, match="revoked"), allow_join_result():
-        result.get(timeout=5)
+        result.get(timeout=PATIENCE_S)
 
 
 def test_a_chord_hears_of_a_member_that_was_removed(app, config, celery_worker):

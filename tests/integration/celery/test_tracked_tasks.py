@@ -9,6 +9,7 @@ from celery.exceptions import Reject
 import celery_redis_plus
 from celery_redis_plus.errors import InvalidArgument
 from celery_redis_plus.testing import running_worker
+from tests.support.waiting import PATIENCE_S
 
 
 def test_a_tracked_task_is_complete_when_it_has_ended(app):
@@ -24,7 +25,7 @@ def test_a_tracked_task_is_complete_when_it_has_ended(app):
         assert result.delivery.wait(30)
     assert seen == [{"celery": "delivered"}]
     assert result.delivery.complete
-    assert result.get(timeout=5) is None
+    assert result.get(timeout=PATIENCE_S) is None
     assert celery_redis_plus.delivery(result.delivery.id, connection=app).complete
 
 

@@ -11,7 +11,7 @@ from celery_redis_plus import clock
 from celery_redis_plus.broker.dead_letters.store import DeadLetters
 from celery_redis_plus.broker.dead_letters.unroutable import UNDELIVERED
 from tests.support.inbox import Inbox
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE_S, wait_until
 
 
 @pytest.fixture
@@ -88,6 +88,6 @@ def test_other_exchanges_may_be_named(connect, undelivered):
 def test_a_tracked_one_is_resolved_and_not_complete(connection, channel, undelivered):
     channel.exchange_declare("news", "fanout", durable=True)
     delivery = celery_redis_plus.broadcast("hello", "news", connection=connection)
-    assert delivery.wait(5)
+    assert delivery.wait(PATIENCE_S)
     assert (delivery.complete, dict(delivery.outcomes())) == (False, {})
     assert [letter.reason for letter in undelivered()] == ["no_subscribers"]

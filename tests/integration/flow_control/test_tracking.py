@@ -16,7 +16,7 @@ from celery_redis_plus.broker.queues.messages import Messages
 from celery_redis_plus.errors import DeliveryNotFound, InvalidArgument, QueueFull
 from tests.support.inbox import Inbox, declare
 from tests.support.program import forked
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE_S, wait_until
 
 ROOT = Path(__file__).parents[3]
 
@@ -66,7 +66,7 @@ def test_every_queue_of_a_topic_is_a_recipient(connection, channel, topic, conne
     inbox = Inbox(connect().channel(), "b", "c")
     inbox.drain(2)
     inbox.rest(0.05)
-    assert delivery.wait(5)
+    assert delivery.wait(PATIENCE_S)
     assert delivery.complete
     assert delivery.outcomes() == dict.fromkeys("abc", "acked")
     wait_until(lambda: calls.names == ["complete", "resolved"])
@@ -77,7 +77,7 @@ def test_a_rejected_message_resolves_and_does_not_complete(connection, channel, 
     delivery = publish(connection, routing_key="q")
     calls = Calls(delivery)
     channel.basic_get("q").reject()
-    assert delivery.wait(5)
+    assert delivery.wait(PATIENCE_S)
     assert delivery.outcomes() == {"q": "rejected"}
     assert not delivery.complete
     wait_until(lambda: calls.names)
@@ -92,7 +92,7 @@ def test_a_requeued_message_is_not_answered_yet(connection, channel):
     again = wait_until(lambda: channel.basic_get("q"))
     assert not delivery.resolved
     again.ack()
-    assert delivery.wait(5)
+    assert delivery.wait(PATIENCE_S)
     assert delivery.complete
 
 
@@ -120,7 +120,7 @@ def test_a_queue_that_refuses_is_a_recipient_that_refused(connection, channel, b
     delivery = publish(connection, exchange="t")
     assert delivery.outcomes() == {"open": "pending", "full": "refused"}
     channel.basic_get("open").ack()
-    assert delivery.wait(5)
+    assert delivery.wait(PATIENCE_S)
     assert not delivery.complete
     with pytest.raises(QueueFull):
         publish(connection, routing_key="full")
@@ -129,7 +129,7 @@ def test_a_queue_that_refuses_is_a_recipient_that_refused(connection, channel, b
 def test_a_delivery_without_any_recipient_is_resolved_and_not_complete(connection, channel):
     channel.exchange_declare("t", "topic")
     delivery = publish(connection, exchange="t", routing_key="nobody")
-    assert delivery.wait(5)
+    assert delivery.wait(PATIENCE_S)
     assert delivery.outcomes() == {}
     assert not delivery.complete
 
@@ -139,7 +139,7 @@ def test_another_connection_picks_a_delivery_up_by_its_id(connection, connect, c
     delivery = publish(connection, routing_key="q")
     other = celery_redis_plus.delivery(delivery.id, connection=connect())
     channel.basic_get("q").ack()
-    assert other.wait(5)
+    assert other.wait(PATIENCE_S)
     assert other.complete
     late = celery_redis_plus.delivery(delivery.id, connection=connect())
     assert late.complete
@@ -157,7 +157,7 @@ def test_the_state_has_a_ttl(connection, channel, redis_client):
     declare(channel, "q")
     delivery = publish(connection, routing_key="q")
     channel.basic_get("q").ack()
-    assert delivery.wait(5)
+    assert delivery.wait(PATIENCE_S)
     for key in redis_client.keys("track*"):
         if key != b"tracks":
             assert 3_000_000 < redis_client.pttl(key) <= 3_610_000
@@ -262,7 +262,7 @@ def test_a_subscriber_without_acks_has_acked_by_taking(connection, channel, conn
     delivery = celery_redis_plus.broadcast("hello", "news", connection=connection, ack_timeout=10)
     inbox.drain(1)
     inbox.rest(0.05)
-    assert delivery.wait(5)
+    assert delivery.wait(PATIENCE_S)
     assert delivery.complete
 
 
@@ -286,7 +286,7 @@ def test_a_delivery_whose_publisher_has_died_is_resolved_by_any_consumer(look_of
 
 
 def outcome(delivery):
-    assert delivery.wait(5)
+    assert delivery.wait(PATIENCE_S)
     assert not delivery.complete
     return dict(delivery.outcomes())
 

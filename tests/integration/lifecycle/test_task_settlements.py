@@ -96,7 +96,7 @@ def test_a_kill_of_the_worker_repeats_nothing_that_was_acked(life_app, life_work
     worker = life_worker(settings=LATE, concurrency=1)
     life_app().send_task("life.settle", ["ack", "wait", str(tmp_path / "acked")])
     wait_until((tmp_path / "acked").exists, 30, worker.tail)
-    wait_until(lambda: any(path[-1].event == "acked" for path in paths("celery").values()), 5, worker.tail)
+    wait_until(lambda: any(path[-1].event == "acked" for path in paths("celery").values()), message=worker.tail)
     worker.kill()
     worker.start()
     life_app().send_task("life.settle", ["ack", "return"])

@@ -103,7 +103,7 @@ def test_what_an_expired_queue_leaves_ends_by_itself_where_no_process_lives(chan
     channel.basic_get("q").requeue()
     channel.basic_get("q")
     channel.close()
-    wait_until(lambda: not redis_client.exists("meta:{q}"), 3)
+    wait_until(lambda: not redis_client.exists("meta:{q}"))
     left_ms = {key: redis_client.pttl(key) for key in redis_client.keys("*{q}*")}
     assert left_ms
     # -1 is a key that stays.
@@ -116,7 +116,7 @@ def test_a_queue_that_is_declared_again_has_no_messages_of_the_one_that_expired(
     declare_expiring(channel, ms=300)
     publish(channel, "q", *range(MANY))
     publish(channel, "q", "later", headers={"x-delay": 60_000})
-    wait_until(lambda: not redis_client.exists("meta:{q}"), 3)
+    wait_until(lambda: not redis_client.exists("meta:{q}"))
     again = connect().channel()
     declare(again, "q") if lasting else declare_expiring(again)
     sizes = again.queue_sizes("q")

@@ -48,8 +48,8 @@ def test_an_unused_queue_vanishes_with_its_messages(channel, redis_client):
     publish(channel, "q", "ready", "x" * 1_100_000)
     publish(channel, "q", "later", headers={"x-delay": 60_000})
     assert redis_client.keys("message:*")
-    wait_until(lambda: not redis_client.exists("meta:{q}"), timeout_s=3)
-    wait_until(lambda: cleared(channel, redis_client), timeout_s=3)
+    wait_until(lambda: not redis_client.exists("meta:{q}"))
+    wait_until(lambda: cleared(channel, redis_client))
     with pytest.raises(ChannelError, match="NOT_FOUND"):
         channel.queue_declare("q", passive=True)
 
@@ -57,7 +57,7 @@ def test_an_unused_queue_vanishes_with_its_messages(channel, redis_client):
 def test_a_reply_to_a_queue_that_has_vanished_is_not_stored_and_makes_no_key(connect, redis_client):
     requester, replier = connect().channel(), connect().channel()
     expiring("replies")(requester).declare()
-    wait_until(lambda: not redis_client.exists("meta:{replies}"), timeout_s=3)
+    wait_until(lambda: not redis_client.exists("meta:{replies}"))
     publish(replier, "replies", "too late")
     with pytest.raises(ChannelError, match="no queue takes"):
         publish(replier, "replies", "too late", mandatory=True)
@@ -69,7 +69,7 @@ def test_a_reply_to_a_queue_that_has_vanished_is_not_stored_and_makes_no_key(con
 
 def test_a_vanished_queue_can_be_declared_again(channel, redis_client):
     expiring()(channel).declare()
-    wait_until(lambda: not redis_client.exists("meta:{q}"), timeout_s=3)
+    wait_until(lambda: not redis_client.exists("meta:{q}"))
     janitor(channel).clear()
     declare(channel, "q")
     publish(channel, "q", "hello")
@@ -81,9 +81,9 @@ def test_the_janitor_clears_bindings_of_vanished_queues_away(channel, redis_clie
     exchange = kombu.Exchange("e", "topic", durable=True)
     expiring("gone", exchange=exchange, routing_key="k")(channel).declare()
     kombu.Queue("stays", exchange, routing_key="k", durable=True)(channel).declare()
-    wait_until(lambda: not redis_client.exists("meta:{gone}"), timeout_s=3)
+    wait_until(lambda: not redis_client.exists("meta:{gone}"))
     # The list tells when a queue may be gone, on the server's clock.
-    wait_until(lambda: janitor(channel).clear() or set(channel.list_bindings()) == {("stays", "e", "k")}, timeout_s=3)
+    wait_until(lambda: janitor(channel).clear() or set(channel.list_bindings()) == {("stays", "e", "k")})
     kombu.Producer(channel, exchange, routing_key="k").publish("x")
     assert Inbox(channel, "stays").drain(1) == ["x"]
     assert redis_client.keys("*gone*") == []
@@ -95,10 +95,10 @@ def test_a_publisher_with_a_cached_binding_does_not_revive_a_vanished_queue(conn
     expiring(exchange=exchange, routing_key="k")(other).declare()
     producer = kombu.Producer(publisher, exchange, routing_key="k")
     producer.publish("stored")
-    wait_until(lambda: not redis_client.exists("meta:{q}"), timeout_s=3)
+    wait_until(lambda: not redis_client.exists("meta:{q}"))
     producer.publish("kept elsewhere")
     assert redis_client.keys("meta:*") == [b"meta:{celery_redis_plus.undelivered}"]
-    wait_until(lambda: cleared(other, redis_client), timeout_s=3)
+    wait_until(lambda: cleared(other, redis_client))
 
 
 def test_a_slow_consumer_keeps_its_expiring_queue_and_what_waits_in_it(connect, redis_client):
@@ -143,7 +143,7 @@ def test_a_queue_has_its_life_from_when_its_last_consumer_leaves(connect, redis_
     assert redis_client.pttl("meta:{q}") > 50_000
     inboxes[1].cancel()
     assert 0 < redis_client.pttl("meta:{q}") <= 600
-    wait_until(lambda: not redis_client.exists("meta:{q}"), timeout_s=3)
+    wait_until(lambda: not redis_client.exists("meta:{q}"))
 
 
 def test_a_declaration_shortens_no_life_of_a_queue_that_is_consumed(connect, redis_client):
@@ -185,8 +185,8 @@ def test_an_auto_delete_queue_whose_consumer_died_goes_after_the_option_transien
     kombu.Queue("q", auto_delete=True)(channel).declare()
     publish(channel, "q", "never read")
     assert 0 < redis_client.pttl("meta:{q}") <= 1000
-    wait_until(lambda: not redis_client.exists("meta:{q}"), timeout_s=4)
-    wait_until(lambda: cleared(channel, redis_client), timeout_s=3)
+    wait_until(lambda: not redis_client.exists("meta:{q}"))
+    wait_until(lambda: cleared(channel, redis_client))
 
 
 def test_what_a_transient_queue_leaves_behind_expires_or_is_cleared(connection, channel, redis_client):
@@ -197,9 +197,9 @@ def test_what_a_transient_queue_leaves_behind_expires_or_is_cleared(connection, 
     channel.basic_get("q").requeue()
     channel.basic_get("q")
     channel.close()
-    wait_until(lambda: not redis_client.exists("meta:{q}"), timeout_s=3)
+    wait_until(lambda: not redis_client.exists("meta:{q}"))
     other = connection.channel()
-    wait_until(lambda: janitor(other).clear() or not left_over(redis_client), timeout_s=3)
+    wait_until(lambda: janitor(other).clear() or not left_over(redis_client))
     assert redis_client.keys("message:*") == []
 
 
@@ -217,7 +217,7 @@ def test_a_queue_that_comes_back_while_a_janitor_clears_keeps_its_messages_and_b
     exchange = kombu.Exchange("e", "direct", durable=True)
     queue = expiring(exchange=exchange, routing_key="k", ms=200)
     queue(owner).declare()
-    wait_until(lambda: not redis_client.exists("meta:{q}"), timeout_s=3)
+    wait_until(lambda: not redis_client.exists("meta:{q}"))
     queues, bindings = Queues(cleaner.session.commands, cleaner.session.keys, transient_ttl_s=300), cleaner.session.bindings
     wait_until(lambda: queues.registry.overdue() == ["q"])
     unbind_queues = bindings.unbind_queues

@@ -8,6 +8,7 @@ from celery_redis_plus.errors import InvalidArgument
 from celery_redis_plus.keys import Keys
 from celery_redis_plus.testing import advance, drain, enqueued
 from tests.support.checking import found
+from tests.support.waiting import PATIENCE_S
 
 
 def test_a_delayed_task_runs_when_its_time_has_come(add):
@@ -16,7 +17,7 @@ def test_a_delayed_task_runs_when_its_time_has_come(add):
     assert drain() == 0
     advance(10)
     assert drain() == 1
-    assert result.get(timeout=5) == 3
+    assert result.get(timeout=PATIENCE_S) == 3
 
 
 def test_a_delay_that_begins_afterwards_has_its_full_length(add):
@@ -71,7 +72,7 @@ def test_a_message_stays_with_its_holder(app, add):
     add.delay(1)
     with app.connection_for_read() as connection:
         queue = connection.SimpleQueue("celery")
-        held = queue.get(timeout=5)
+        held = queue.get(timeout=PATIENCE_S)
         advance(86_400)
         assert message(app, held.delivery_tag).state == "PROCESSING"
         held.ack()

@@ -7,7 +7,7 @@ import pytest
 
 from celery_redis_plus.testing import EmbeddedServer, drain, enqueued, pointed_at, running_worker
 from tests.support.apps import plain_url
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE_S, wait_until
 
 
 def test_drain_runs_what_tasks_enqueue(app):
@@ -40,13 +40,13 @@ def test_a_task_with_a_countdown_runs_in_each_of_the_workers_of_a_process(app, p
         with running_worker(app, pool=pool):
             note.apply_async((number,), countdown=0.01)
             # Without a wakeup or a timer, 10 s.
-            wait_until(lambda number=number: ran == list(range(number + 1)), timeout_s=5)
+            wait_until(lambda number=number: ran == list(range(number + 1)))
 
 
 def test_drain_tells_what_is_left(app, add):
     add.delay(1)
     with app.connection_for_read() as connection:
-        held = connection.SimpleQueue("celery").get(timeout=5)
+        held = connection.SimpleQueue("celery").get(timeout=PATIENCE_S)
         add.delay(2)
         with pytest.raises(AssertionError) as raised:
             drain(timeout=0.5)

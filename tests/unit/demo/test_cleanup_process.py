@@ -5,6 +5,7 @@ import sys
 import pytest
 
 from celery_redis_plus.demo import cleanup_process
+from tests.support.waiting import PATIENCE_S
 
 
 @pytest.fixture
@@ -21,7 +22,7 @@ def test_listed_groups_are_killed_and_listed_folders_removed_at_the_end(sleeper,
 
     cleanup_process.main([f"group {sleeper.pid}\n", f"folder {folder}\n"])
 
-    assert sleeper.wait(5) == -9
+    assert sleeper.wait(PATIENCE_S) == -9
     assert not folder.exists()
 
 
@@ -47,7 +48,7 @@ def test_guard_does_it_when_its_pipe_closes(sleeper, tmp_path):
         watch.note("folder", folder)
         assert sleeper.poll() is None
 
-    assert sleeper.wait(5) == -9
+    assert sleeper.wait(PATIENCE_S) == -9
     assert not folder.exists()
 
 
