@@ -69,7 +69,7 @@ def night(broker_url: str, connect) -> None:  # noqa: F811
         headers = {"task": "shop.remind", "id": f"remind-{number}", "x-delay": 3_600_000 * (number + 1)}
         publish(channel, "mails", "x" * 200, headers=headers)
     publish(channel, "invoices", *range(40), headers={"task": "shop.invoice", "id": "invoice-1"})
-    letters = dead_letters_of(channel.session)
+    letters = dead_letters_of(channel)
     wait_until(lambda: letters.count("orders") == DEAD)
     with BrokerAdmin(broker_url) as admin:
         admin.pause("invoices", "the database moves")

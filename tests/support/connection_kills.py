@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import redis
@@ -13,3 +13,8 @@ def kill_connections(client: redis.Redis) -> None:
     for one in client.client_list():
         if one["db"] == "0" and one["name"].startswith("celery-redis-plus"):
             client.client_kill_filter(_id=one["id"])
+
+
+def lose_connection(connection: Any) -> None:
+    """Cut the kombu connection's wire for commands from this side: it finds out with its next command."""
+    connection.transport.session.commands.abort()

@@ -1,4 +1,4 @@
-"""The dead letters of the broker that a session is connected to."""
+"""The dead letters of the broker that a channel is connected to."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from celery_redis_plus.broker.dead_letters.store import DeadLetters
 
 if TYPE_CHECKING:
-    from celery_redis_plus.consumer.publisher_session import PublisherSession
+    from celery_redis_plus.transport.channel import Channel
 
 
-def dead_letters_of(session: PublisherSession) -> DeadLetters:
+def dead_letters_of(channel: Channel) -> DeadLetters:
     """Return its dead letters, over its own connection."""
-    return DeadLetters(session.commands, session.keys)
+    return DeadLetters(channel.session.commands, channel.session.keys)

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from celery_redis_plus.keys import decode_name
+from celery_redis_plus.keys import Keys, decode_name
 from tests.support.replies import sorted_set_members
 
 if TYPE_CHECKING:
     import redis
 
-    from celery_redis_plus.keys import Keys, QueueKeys
+    from celery_redis_plus.keys import QueueKeys
 
 #: A message's places; it is in exactly one of them, or in the trash.
 PLACES = ("ready", "delayed", "index", "dlx_outbox", "dead", "held")
@@ -41,15 +41,15 @@ class _Hash:
     delay: bytes | None
 
 
-def violations(client: redis.Redis, keys: Keys, *, swept: bool = False) -> list[str]:
+def violations(client: redis.Redis, keys: Keys | str = "", *, swept: bool = False) -> list[str]:
     """Return a sentence for each violation in the database of `client`.
 
     Args:
         client: answers bytes.
-        keys: spells the keys.
+        keys: spells the keys; or the prefix of an app.
         swept: every queue was swept after the last wakeup was taken, so that wakeups have to be there.
     """
-    return list(_violations(client, keys, swept=swept))
+    return list(_violations(client, Keys(keys) if isinstance(keys, str) else keys, swept=swept))
 
 
 def _violations(client: redis.Redis, keys: Keys, *, swept: bool) -> Iterator[str]:

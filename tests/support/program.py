@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from typing import IO
+from textwrap import dedent
+from typing import IO, Any
 
 from tests.support.fork_server import ForkedProcess, fork_server
 
@@ -41,16 +43,31 @@ def run_forked(code: str, *arguments: str, timeout_s: float = 60) -> subprocess.
     Raises:
         subprocess.TimeoutExpired: it runs still, and is killed.
     """
-    command = [__name__, code, *arguments]
     with tempfile.TemporaryFile("w+") as output:
-        process = fork_server().start(command, os.environ, output)
-        try:
-            status = process.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            raise
-        output.seek(0)
-        return subprocess.CompletedProcess(command, status, stdout=output.read())
+        return _ran([__name__, code, *arguments], output, output, timeout_s)
+
+
+def run_script(text: str, *arguments: str) -> Any:
+    """Run a program as `run_forked` does, which may not complain; return what it printed as JSON."""
+    with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as error:
+        ended = _ran([__name__, WITHOUT_WARNING + dedent(text), *arguments], output, error, 60)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    return json.loads(ended.stdout)
+
+
+#: Newer Pythons warn of forks beside threads.
+WITHOUT_WARNING = "import warnings; warnings.filterwarnings('ignore', 'This process', DeprecationWarning)\n"
+
+
+def _ran(command: list[str], output: IO[str], error: IO[str], timeout_s: float) -> subprocess.CompletedProcess[str]:
+    process = fork_server().start(command, os.environ, output, error)
+    try:
+        status = process.wait(timeout_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        raise
+    printed = [(file.seek(0), file.read())[1] for file in (output, error)]
+    return subprocess.CompletedProcess(command, status, *printed)
 
 
 if __name__ == "__main__":

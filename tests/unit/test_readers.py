@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import ast
 from functools import cache
-from pathlib import Path
 
 import pytest
 
-import celery_redis_plus
+from tests.support.source import PACKAGE, modules
 
 pytestmark = pytest.mark.same_everywhere
 
-ROOT = Path(celery_redis_plus.__file__).parent
 #: Functions that read an envelope, a payload, or an event of a message.
 READ = {
     "loads", "load", "read_envelope", "shown_envelope", "checked_envelope", "payload_of", "broadcast_payload", "letter_of",
@@ -21,7 +19,7 @@ READ = {
 
 #: Test of all odd messages -> the places that it goes through, as `module.py:function`.
 TESTED = {
-    "tests/integration/transport/test_odd_messages.py": {
+    "tests/integration/readers/test_odd_messages.py": {
         "broker/consumers/claims.py:claimed_messages",
         "broker/dead_letters/store.py:_read", "broker/dead_letters/store.py:letter_of", "broker/dead_letters/store.py:of",
         "broker/dead_letters/store.py:read", "broker/dead_letters/unroutable.py:keep_for",
@@ -64,12 +62,7 @@ OTHERS = {
 
 @cache
 def functions():
-    return [
-        (path.relative_to(ROOT).as_posix(), node)
-        for path in sorted(ROOT.rglob("*.py"))
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.FunctionDef)
-    ]
+    return [(path, node) for path, module in modules().items() for node in ast.walk(module) if isinstance(node, ast.FunctionDef)]
 
 
 def reads(module, function):
@@ -93,7 +86,7 @@ def test_each_place_that_reads_stored_messages_gets_odd_ones():
 
 @pytest.mark.parametrize("test", TESTED)
 def test_the_tests_of_odd_messages_are_there(test):
-    assert "odd_messages import" in (ROOT.parent / test).read_text(encoding="utf-8")
+    assert "odd_messages import" in (PACKAGE.parent / test).read_text(encoding="utf-8")
 
 
 #: Functions whose caller tells what it may raise: they name errors of one reply, not of a message.

@@ -4,18 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 
 import kombu
 import pytest
 
-from celery_redis_plus.broker.integrity import Checker
-from celery_redis_plus.broker.queues.queues import Queues
-from celery_redis_plus.connection.address import Address
-from celery_redis_plus.connection.command_connection import CommandConnection
-from celery_redis_plus.connection.connector import Connector
-from celery_redis_plus.keys import Keys
-from celery_redis_plus.options import Options
+from celery_redis_plus.admin.broker_admin import BrokerAdmin
 from tests.support.waiting import wait_until
 
 #: Checks beside the load, and seconds that they take at least.
@@ -61,9 +55,6 @@ def test_a_check_beside_a_worker_under_load_finds_nothing(celery_app, celery_wor
     stop = threading.Event()
     threads = [threading.Thread(target=traffic, args=(broker_url, stop)) for _ in range(2)]
     sent = 0
-    connector = Connector(Address.from_url(broker_url), Options())
-    commands, keys = CommandConnection(connector, "check", timeout=5), Keys(connector.options.global_keyprefix)
-    queues = Queues(commands, keys, transient_ttl_s=300)
 
     def tasks():
         nonlocal sent
@@ -74,20 +65,25 @@ def test_a_check_beside_a_worker_under_load_finds_nothing(celery_app, celery_wor
     threads.append(threading.Thread(target=tasks))
     for thread in threads:
         thread.start()
-    try:
-        wait_until(lambda: queues.exists("work") and queues.exists("grave") and sent)
+
+    @contextmanager
+    def stopping():
+        try:
+            yield
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join()
+
+    with BrokerAdmin(broker_url) as admin, stopping():
+        wait_until(lambda: {"work", "grave"} <= {*admin.queues()} and sent)
         began = time.monotonic()
         found, checks, looked_at = [], 0, 0
         while checks < CHECKS or time.monotonic() - began < SECONDS:
-            checker = Checker(commands, keys, queues, repair=True, settle_s=0.5)
+            checker = admin.checker(repair=True)
             found += checker.run()
             checks += 1
             looked_at += checker.account.messages
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join()
-        commands.close()
     assert [violation.line() for violation in found] == []
     # The load was there: messages stood in the queues while they were checked.
     assert looked_at > 100

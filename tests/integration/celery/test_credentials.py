@@ -12,7 +12,7 @@ from tests.integration.celery.rotation import FILE_VARIABLE, FileProvider, Rotat
 from tests.support.servers import new_server
 
 if TYPE_CHECKING:
-    from celery_redis_plus.testing.server import EmbeddedServer
+    from celery_redis_plus.testing import EmbeddedServer
 
 #: Seconds of the test, and between two rotations: `CRP_TEST_ROTATION=60,5` is the long form.
 DURATION_S, PERIOD_S = map(float, os.environ.get("CRP_TEST_ROTATION", "3,1").split(","))

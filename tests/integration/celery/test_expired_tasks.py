@@ -15,8 +15,8 @@ from celery.signals import before_task_publish
 from kombu import Consumer, Queue
 
 from celery_redis_plus import counters
-from celery_redis_plus.broker.dead_letters.store import DeadLetters
 from tests.support.apps import JOURNAL_DB, close_results
+from tests.support.dead_letters import dead_letters_of
 from tests.support.waiting import wait_until
 
 POOLS = ["prefork", "solo", pytest.param("threads", marks=pytest.mark.weekly), "gevent"]
@@ -56,8 +56,7 @@ def test_whoever_waits_for_an_expired_task_hears_of_it_before_the_backlog_is_don
             result.get(timeout=20)
         assert len(notes.started("busy")) < 15, (how, worker.tail())
     with app.connection_for_read() as connection:
-        session = connection.default_channel.session
-        assert DeadLetters(session.commands, session.keys).page("celery") == []
+        assert dead_letters_of(connection.default_channel).page("celery") == []
 
 
 def test_a_task_that_expires_where_nobody_consumes_is_revoked_by_the_next_worker_of_its_queue(app, config, celery_worker):

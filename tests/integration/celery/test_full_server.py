@@ -3,7 +3,6 @@
 import pytest
 
 from celery_redis_plus.errors import ServerOutOfMemory
-from celery_redis_plus.keys import Keys
 from tests.support.invariants import violations
 from tests.support.waiting import wait_until
 
@@ -40,4 +39,4 @@ def test_publishers_hear_of_it_and_workers_drain_the_queue_also_one_that_starts_
         ran = notes.wait_for("full", TASKS + 1, 30, worker.tail)
         assert dict(ran) == {**{str(number): 1 for number in range(TASKS)}, "again": 1}
         assert worker.stop() == 0
-        assert violations(client, Keys()) == []
+        assert violations(client) == []

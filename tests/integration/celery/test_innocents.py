@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from celery_redis_plus.broker.dead_letters.store import DeadLetters
+from tests.support.dead_letters import dead_letters_of
+from tests.support.stored import keys_of
 from tests.support.waiting import wait_until
 
 #: A worker starts for each delivery, and one more.
@@ -27,9 +28,7 @@ def test_a_task_that_kills_its_worker_dies_alone(pool, celery_app, celery_worker
     for number in range(INNOCENTS):
         app.send_task("c.note", ["innocent", str(number)])
     with app.connection_for_read() as connection:
-        session = connection.default_channel.session
-        letters = DeadLetters(session.commands, session.keys)
-        keys = session.keys.queue("celery")
+        letters, keys = dead_letters_of(connection.default_channel), keys_of("celery")
 
         def come_back_at_once():
             # In place of the visibility timeout, and of the dead consumer's: it would count for a fair part of what is ready.

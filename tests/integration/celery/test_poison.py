@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from celery_redis_plus.broker.dead_letters.store import DeadLetters
+from tests.support.dead_letters import dead_letters_of
 from tests.support.waiting import wait_until
 
 LIMIT = 2
@@ -18,8 +18,7 @@ CONFIG = {
 @pytest.fixture
 def letters(celery_app):
     with celery_app(**CONFIG).connection_for_read() as connection:
-        session = connection.default_channel.session
-        yield DeadLetters(session.commands, session.keys)
+        yield dead_letters_of(connection.default_channel)
 
 
 @pytest.mark.sample(1)
@@ -39,7 +38,7 @@ def test_a_poison_task_dies_at_the_delivery_limit_and_runs_after_the_fix(pool, c
     assert letter.death_headers["x-death"][0]["reason"] == "delivery_limit"
     assert notes.started("poison") == ["task"] * LIMIT
     line = f"task c.die[{letter.headers['id']}] (message {letter.tag}) of queue 'celery' died at the delivery limit"
-    wait_until(lambda: line in worker.log(), 5, worker.tail)
+    wait_until(lambda: line in worker.log(), message=worker.tail)
 
     notes.go("poison")
     assert letters.replay(letter)

@@ -9,9 +9,8 @@ from uuid import uuid4
 import kombu
 import pytest
 
-from celery_redis_plus.broker.dead_letters.store import DeadLetters
 from celery_redis_plus.errors import CeleryRedisPlusError
-from celery_redis_plus.integration.unhandled_messages import MOST_IN_A_ROW
+from tests.support.dead_letters import dead_letters_of
 from tests.support.servers import new_server
 from tests.support.waiting import wait_until
 
@@ -21,6 +20,8 @@ HEADERS = (
     "id", "task", "root_id", "parent_id", "group", "eta", "expires", "retries", "timelimit", "argsrepr", "origin", "lang",
     "shadow", "ignore_result", "replaced_task_nesting", "stamped_headers", "stamps",
 )  # fmt: skip
+#: So many in a row are dead letters, and then the worker ends.
+MOST_IN_A_ROW = 50
 EMBEDDED = ("callbacks", "errbacks", "chain", "chord")
 EVENT = {"type": "worker-heartbeat", "hostname": "other@h", "clock": 1, "timestamp": 1.0, "utcoffset": 0, "freq": 2.0, "pid": 1}
 
@@ -89,7 +90,7 @@ def test_a_worker_goes_on_beside_every_odd_task(pool, acks_late, producer, celer
     channel = producer.channel
     sizes = channel.queue_sizes("celery")
     wait_until(lambda: channel.queue_sizes("celery").unacked == 0, 30, lambda: f"{sizes}\n{worker.tail()}")
-    letters = DeadLetters(channel.session.commands, channel.session.keys)
+    letters = dead_letters_of(channel)
     errors = {(letter.failure.text if letter.failure else "").partition(":")[0] for letter in letters.all("celery")}
     assert "TypeError" in errors
 
@@ -174,8 +175,7 @@ def test_a_worker_ends_where_nothing_can_be_handled(producer, celery_app, celery
         send(producer, "celery", "celery", headers_of(), None)
     app.send_task("c.note", ["good", "last"])
     celery_worker().wait(60)
-    letters = DeadLetters(producer.channel.session.commands, producer.channel.session.keys)
-    assert len(list(letters.all("celery"))) == MOST_IN_A_ROW
+    assert dead_letters_of(producer.channel).count("celery") == MOST_IN_A_ROW
     worker = celery_worker()
     assert notes.wait_for("good", 1, 60, worker.tail) == {"last": 1}
 

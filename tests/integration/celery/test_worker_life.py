@@ -38,7 +38,7 @@ def test_task_longer_than_the_visibility_timeout_runs_once(celery_app, celery_wo
     celery_worker(config=config)
     celery_app(**config).send_task("c.note", ["long", "task", 4.5])
     ran = notes.wait_for("long", 1, 20, worker.tail)
-    wait_until(lambda: not redis_client.exists("messages_index:{celery}"), 5, worker.tail)
+    wait_until(lambda: not redis_client.exists("messages_index:{celery}"), message=worker.tail)
 
     assert ran == {"task": 1}
     assert notes.started("long") == ["task"]
@@ -65,20 +65,20 @@ def test_a_solo_worker_keeps_nothing_behind_a_long_task(celery_app, celery_worke
 
 def test_a_sleeping_worker_hears_of_its_signal(celery_app, celery_worker, notes):
     config = {"broker_transport_options": {"polling_interval": 300}}
-    worker = celery_worker(app="tests.integration.celery.sleepy_app", config=config, options=("--without-heartbeat",))
+    worker = celery_worker(app="tests.integration.celery_patches.sleepy_app", config=config, options=("--without-heartbeat",))
     celery_app(**config).send_task("c.note", ["before", "sleep"])
     notes.wait_for("before", 1, 15, worker.tail)
     worker.signal(15)
     # Something of Celery's wakes it every ten seconds or so.
-    assert worker.wait(5) == 0
+    assert worker.wait(8) == 0
 
 
 def test_a_signal_that_comes_as_a_turn_begins_is_not_slept_through(celery_app, celery_worker, notes):
     config = {"broker_transport_options": {"polling_interval": 300}}
-    worker = celery_worker(app="tests.integration.celery.signalled_app", config=config, options=("--without-heartbeat",))
+    worker = celery_worker(app="tests.integration.celery_patches.signalled_app", config=config, options=("--without-heartbeat",))
     celery_app(**config).send_task("c.note", ["before", "signal"])
     notes.wait_for("before", 1, 15, worker.tail)
-    assert worker.wait(5) == 0
+    assert worker.wait(8) == 0
 
 
 @pytest.mark.sample(1)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import logging
 import re
-import socket
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -13,13 +11,13 @@ from urllib.request import Request, urlopen
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from celery_redis_plus.errors import OptionError
-from celery_redis_plus.integration.worker_metrics import WORKER_PREFIX, serve_metrics
-from celery_redis_plus.options import Options
-from celery_redis_plus.record_fields import PROCESS_COUNTERS, PROCESS_GAUGES
 from tests.support.connection_kills import kill_connections
 from tests.support.waiting import wait_until
+from tests.support.workers import ROOT
 
+WORKER_PREFIX = "celery_redis_plus_worker_"
+#: The page of metrics names all that a worker serves.
+DOCUMENTED = set(re.findall(rf"`{WORKER_PREFIX}(\w+)`", (ROOT / "docs" / "metrics.md").read_text()))
 #: Port 0 is any free one, which the log names.
 SERVING = {"broker_transport_options": {"metrics_port": 0}, "task_acks_late": True}
 
@@ -36,7 +34,7 @@ def scrape(worker):
 def test_a_worker_counts_sweeps_redeliveries_and_reconnects(celery_worker, celery_app, notes, server):
     worker = celery_worker(config=SERVING)
     app = celery_app()
-    assert set(scrape(worker)) == {*(f"{name}_total" for name in PROCESS_COUNTERS), *PROCESS_GAUGES}
+    assert set(scrape(worker)) == DOCUMENTED
     assert scrape(worker)["redeliveries_total"] == 0
 
     app.send_task("c.not_now", ["task", "1"])
@@ -83,27 +81,3 @@ def test_the_processes_of_a_pool_leave_the_port_to_the_worker(celery_worker, cel
     assert children
     assert not any(map(listening, children))
     assert scrape(worker)["unacked_messages"] >= 1
-
-
-def test_a_port_that_is_taken_is_logged_and_the_worker_goes_on(caplog):
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        port = other.getsockname()[1]
-        assert serve_metrics(Options(metrics_port=port)) is None
-    assert caplog.record_tuples[0][1] == logging.ERROR
-    assert f"metrics_port={port}: no metrics are served" in caplog.text
-    assert "a free port" in caplog.text
-
-
-def test_without_prometheus_client_the_extra_is_named(caplog, monkeypatch):
-    monkeypatch.setitem(sys.modules, "prometheus_client", None)
-    assert serve_metrics(Options(metrics_port=0)) is None
-    assert "pip install 'prometheus-client>=0.20'" in caplog.text
-
-
-def test_without_a_port_nothing_is_served():
-    assert serve_metrics(Options()) is None
-
-
-def test_a_port_out_of_range_is_refused():
-    with pytest.raises(OptionError, match="metrics_port=70000 is not allowed"):
-        Options(metrics_port=70_000)

@@ -35,7 +35,7 @@ def tags(channel):
     for message in inbox.messages:
         message.reject()
     inbox.cancel()
-    letters = dead_letters_of(channel.session)
+    letters = dead_letters_of(channel)
     return wait_until(lambda: letters.count("q") == 3 and [letter.tag for letter in letters.page("q")])
 
 
@@ -62,7 +62,7 @@ def test_one_some_and_all_are_replayed(run, tags, channel):
 def test_they_are_deleted(run, tags, channel):
     assert run("delete", "q", tags[0])[0] == 0
     assert run("purge", "q", "--yes")[1].out == "2 dead letter(s) of queue 'q' are deleted\n"
-    assert dead_letters_of(channel.session).count("q") == 0
+    assert dead_letters_of(channel).count("q") == 0
 
 
 def test_what_does_not_exist_is_named(run, tags):

@@ -29,7 +29,7 @@ def lost(channel):
     exchange.declare()
     for body, key in (("new", "order.new"), ("old", "order.old")):
         kombu.Producer(channel).publish(body, exchange="orders", routing_key=key)
-    assert dead_letters_of(channel.session).count(UNDELIVERED) == 2
+    assert dead_letters_of(channel).count(UNDELIVERED) == 2
     return exchange
 
 
@@ -40,7 +40,7 @@ def test_all_are_routed_again_by_their_exchange_and_key(run, lost, channel):
     assert "still no queue takes messages to exchange 'orders' with routing key 'order.old'" in printed.err
     assert inbox.drain(1) == ["new"]
     assert channel.queue_sizes(UNDELIVERED).ready == 0
-    assert [letter.body for letter in dead_letters_of(channel.session).page(UNDELIVERED)] == [b"old"]
+    assert [letter.body for letter in dead_letters_of(channel).page(UNDELIVERED)] == [b"old"]
     declare(channel, "other")
     assert run("dead-letters", "replay", "--all", UNDELIVERED, "--to", "other")[0] == 0
     assert channel.queue_sizes("other").ready == 1
@@ -48,7 +48,7 @@ def test_all_are_routed_again_by_their_exchange_and_key(run, lost, channel):
 
 def test_none_goes_to_the_reserved_queue(run, lost, channel):
     status, printed = run("dead-letters", "replay", "--all", UNDELIVERED, "--to", UNDELIVERED)
-    assert (status, dead_letters_of(channel.session).count(UNDELIVERED)) == (1, 2)
+    assert (status, dead_letters_of(channel).count(UNDELIVERED)) == (1, 2)
     assert "which has no consumer: name another queue" in printed.err
 
 
@@ -67,4 +67,4 @@ def test_check_finds_what_is_ready_there_and_makes_it_a_dead_letter(run, lost, c
     assert (found["rule"], found["owner"], found["repaired"]) == ("never-delivered", UNDELIVERED, False)
     assert main(["check", "--url", broker_url, "--repair"]) == 1
     assert main(["check", "--url", broker_url]) == 0
-    assert dead_letters_of(channel.session).count(UNDELIVERED) == 3
+    assert dead_letters_of(channel).count(UNDELIVERED) == 3

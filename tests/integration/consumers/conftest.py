@@ -1,3 +1,3 @@
 """kombu connections, as the transport's tests have them."""
 
-from tests.integration.transport.conftest import channel, connect, connection, loop  # noqa: F401
+from tests.integration.transport.conftest import channel, connect, connection, loop, worked  # noqa: F401

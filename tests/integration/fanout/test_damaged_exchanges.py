@@ -144,3 +144,10 @@ def test_damaged_fields_of_its_counters_harm_no_other_exchange(connect, redis_cl
     scene = Scene(connect, redis_client, LIMITS, durable=True)
     redis_client.hset("fanout:{/0.bad}", mapping=dict.fromkeys(FANOUT_FIELDS, odd))
     scene.check()
+
+
+def test_dead_subscribers_of_other_exchanges_are_found_beside_a_record_that_cannot_be_read(connect, redis_client):
+    news = kombu.Exchange("news", "fanout", durable=True)
+    inbox = Inbox(connect().channel(), kombu.Queue("q", news, durable=True))
+    redis_client.hset("exchanges", "aaa", "no json")
+    assert inbox.channel.session.bindings.of_type("fanout").keys() == {"news"}

@@ -16,12 +16,12 @@ def test_a_replayed_message_from_before_the_limits_is_not_counted(channel, redis
     inbox = Inbox(channel, kombu.Queue("q", no_declare=True), ack=False)
     inbox.drain(1)
     inbox.messages[0].reject()
-    (letter,) = wait_until(lambda: dead_letters_of(channel.session).page("q"))
+    (letter,) = wait_until(lambda: dead_letters_of(channel).page("q"))
     # The record was assumed until now: the first process that knows the limits declares the queue.
     redis_client.hset(meta, "assumed", 1)
     declare(channel, "q", arguments={"x-max-length-bytes": 1000})
     assert redis_client.hexists(meta, "limited")
 
-    assert dead_letters_of(channel.session).replay(letter)
+    assert dead_letters_of(channel).replay(letter)
     assert channel.queue_purge("q") == 1
     assert int(redis_client.hget(meta, "bytes") or 0) == 0

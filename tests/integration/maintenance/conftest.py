@@ -1,3 +1,4 @@
 """kombu connections, as the transport's tests have them."""
 
 from tests.integration.transport.conftest import channel, connect, connection  # noqa: F401
+from tests.support.declaring import declare_elsewhere, other_process  # noqa: F401

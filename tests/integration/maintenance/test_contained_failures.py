@@ -146,9 +146,9 @@ def test_dead_letters_whose_target_refuses_them_are_kept_and_others_go_on(channe
         assert not redis_client.exists("dead:{source.0}")
         return
     wait_until(lambda: redis_client.zcard("dead:{source.0}") == 150, 20)
-    letter = dead_letters_of(channel.session).page("source.0")[0]
+    letter = dead_letters_of(channel).page("source.0")[0]
     assert "WRONGTYPE" in letter.failure.text
-    assert dead_letters_of(channel.session).read("source.0", [letter.tag]) == [letter]
+    assert dead_letters_of(channel).read("source.0", [letter.tag]) == [letter]
     assert not channel.session.service.runner.failing
 
 

@@ -118,7 +118,7 @@ def test_dead_letters_are_listed_and_replayed_into_another_shard(filled, url, ca
     wait_until(lambda: main(["dead-letters", "list", "--broker", url, source, "--json"]) == 0 and capsys.readouterr().out)
     assert main(["dead-letters", "replay", "--broker", url, source, "--to", target, "--all"]) == 0, capsys.readouterr().err
     assert channel.queue_sizes(target).ready == 3
-    assert dead_letters_of(channel.of_queue(source).session).count(source) == 0
+    assert dead_letters_of(channel.of_queue(source)).count(source) == 0
     assert channel.queue_counters(source).replayed == 1
 
 

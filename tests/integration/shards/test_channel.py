@@ -201,7 +201,7 @@ def test_a_message_without_a_queue_is_kept_where_the_command_line_finds_it(chann
     publish_to.publish("lost", routing_key="nowhere")
     with pytest.raises(ChannelError, match="no queue takes"):
         publish_to.publish("lost", routing_key="nowhere", mandatory=True)
-    shard = channel.of_queue("celery_redis_plus.undelivered").session
+    shard = channel.of_queue("celery_redis_plus.undelivered")
     assert [letter.body for letter in dead_letters_of(shard).page("celery_redis_plus.undelivered")] == [b"lost"]
 
 

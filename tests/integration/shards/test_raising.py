@@ -29,9 +29,10 @@ QUEUES = [next(name for number in range(99) if shard_of(name := f"q{number}", MO
 
 
 @pytest.fixture(autouse=True)
-def new_processes():
-    """Know nothing of the shards of the database that was emptied."""
+def new_processes(monkeypatch):
+    """Know nothing of the shards of the database that was emptied, and look at old shards for a moment only."""
     shard_state.forget()
+    monkeypatch.setattr(raising, "LOOK_S", 0.3)
 
 
 @pytest.fixture
@@ -478,7 +479,7 @@ def test_dead_letters_come_along(connect_shards, connect_more, url):
     inbox.messages[0].reject()
     inbox.cancel()
     assert raised(url) == 1
-    assert dead_letters_of(connect_more().channel().of_queue(queue).session).count(queue) == 1
+    assert dead_letters_of(connect_more().channel().of_queue(queue)).count(queue) == 1
 
 
 def test_policies_are_in_force_in_the_new_shards_beside_what_was_declared(connect_shards, connect_more, url):

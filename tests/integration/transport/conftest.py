@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import kombu
 import pytest
 
+from tests.support.declaring import declare_elsewhere, other_process
 from tests.support.hubs import Loop
 from tests.support.inbox import Inbox, declare, publish
 
-if TYPE_CHECKING:
-    from celery_redis_plus.transport.channel import Channel
+__all__ = ["declare_elsewhere", "other_process"]
 
 Connect = Callable[..., kombu.Connection]
+#: Of kombu, which has no types.
+Channel = Any
 
 
 @pytest.fixture

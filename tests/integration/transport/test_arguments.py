@@ -5,14 +5,13 @@ import pytest
 from kombu.exceptions import ChannelError
 
 from celery_redis_plus.errors import InvalidArgument
-from celery_redis_plus.transport import arguments
-from celery_redis_plus.transport.arguments import NO_EFFECT_ON_FANOUT
+from tests.support.arguments import NO_EFFECT_ON_FANOUT, forget_reports
 from tests.support.inbox import publish
 
 
 @pytest.fixture
 def channel(broker_url, monkeypatch):
-    monkeypatch.setattr(arguments, "_reported", set())
+    forget_reports(monkeypatch)
     with kombu.Connection(broker_url) as connection:
         yield connection.channel()
 

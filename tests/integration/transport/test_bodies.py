@@ -11,9 +11,9 @@ from kombu import serialization
 from kombu.compression import encoders
 from kombu.exceptions import SerializerNotInstalled
 
-from celery_redis_plus.errors import ConsumerCancelled, MessageTooLarge
-from celery_redis_plus.stored_message import LARGE_BODY
+from celery_redis_plus.errors import ConsumerCancelled
 from tests.support.inbox import Inbox, declare, publish
+from tests.support.stored import LARGE_BODY
 
 EVERY_BYTE = bytes(range(256)) * 3
 VALUES = {
@@ -130,16 +130,6 @@ def test_a_large_body_is_delayed_redelivered_and_released_whole(connect):
     inbox.drain(2)
     channel.close()
     assert Inbox(connect().channel(), "q").drain(1) == [body]
-
-
-def test_what_redis_cannot_store_is_refused_before_it_is_sent(channel, monkeypatch):
-    from celery_redis_plus.broker.publishing import publisher
-
-    monkeypatch.setattr(publisher, "MAX_BODY", 2_000_000)
-    with pytest.raises(MessageTooLarge, match="at most 2000000 bytes"):
-        publish(channel, "q", "x" * 2_000_001)
-    publish(channel, "q", "good")
-    assert channel.basic_get("q", no_ack=True).payload == "good"
 
 
 def test_many_large_bodies_are_claimed_in_batches_and_fetched_one_by_one(channel):

@@ -6,12 +6,11 @@ import kombu
 import pytest
 from kombu.exceptions import ChannelError
 
-from celery_redis_plus import clock
 from celery_redis_plus.errors import InvalidArgument
-from celery_redis_plus.keys import Keys
 from tests.support.browsing import fill_each_state, standing
 from tests.support.filling import fill
 from tests.support.inbox import Inbox, declare, publish
+from tests.support.stored import keys_of
 from tests.support.waiting import wait_until
 
 
@@ -25,7 +24,7 @@ class Browser(Inbox):
 
 def test_a_browser_gets_a_copy_of_each_ready_message_in_order_and_changes_nothing(channel, redis_client):
     fill_each_state(channel)
-    of = Keys().queue("q")
+    of = keys_of("q")
     before = standing(redis_client, of)
     browser = Browser(channel, prefetch=1)
     assert browser.exactly(3) == ["ready 1", "ready 2", "ready 3"]
@@ -55,7 +54,7 @@ def test_messages_that_come_later_are_browsed_once_and_what_consumers_take_is_th
 
 
 def test_a_long_queue_is_browsed_whole_beside_a_consumer_of_another_one(channel, redis_client):
-    of = Keys().queue("q")
+    of = keys_of("q")
     declare(channel, "q")
     publish(channel, "q", "original")
     fill(redis_client, of, of.ready, 1200)
@@ -69,46 +68,6 @@ def test_a_long_queue_is_browsed_whole_beside_a_consumer_of_another_one(channel,
     tags = [message.delivery_tag.removeprefix("browsed/") for message in browser.messages]
     assert tags == [tag.decode() for tag in redis_client.zrange(of.ready, 0, -1)]
     assert consumer.bodies == ["done"]
-
-
-def test_a_pass_over_a_long_known_queue_leaves_the_loop_to_others(channel, redis_client):
-    of = Keys().queue("q")
-    declare(channel, "q")
-    publish(channel, "q", "original")
-    fill(redis_client, of, of.ready, 100_000)
-    Browser(channel)
-    (browser,) = channel.delivery_loop.server.browsers
-    # As after the first pass.
-    browser._met_before = {tag.decode() for tag in redis_client.zrange(of.ready, 0, -1)}  # noqa: SLF001 - it takes minutes
-    looks = 0
-    while browser.next_read_at == 0:
-        assert not browser.deliver_one()
-        looks += 1
-    assert looks > 3
-    assert browser.next_read_at > clock.now_s()
-
-
-def test_the_pause_between_passes_does_not_grow(channel):
-    declare(channel, "q")
-    publish(channel, "q", 1)
-    browser = Browser(channel)
-    (passes,) = channel.delivery_loop.server.browsers
-    assert browser.drain(1) == [1]
-    for number in (2, 3, 4):
-        publish(channel, "q", number)
-        browser.drain(number, timeout_s=10)
-    assert browser.rest(0.1) == [1, 2, 3, 4]
-    # As if a slow pass had ended before the last one.
-    passes._spent_s = 600.0  # noqa: SLF001 - it takes ten minutes
-    passes.next_read_at = 0.0
-    publish(channel, "q", 5)
-    browser.drain(5, timeout_s=10)
-    wait_until(lambda: browser.rest(0.05) and passes.next_read_at > clock.now_s() + 3600)
-    passes.next_read_at = 0.0
-    publish(channel, "q", 6)
-    browser.drain(6, timeout_s=10)
-    browser.rest(0.3)
-    assert passes.next_read_at < clock.now_s() + 600
 
 
 def test_a_queue_of_a_fanout_exchange_is_not_browsed(channel):

@@ -14,10 +14,11 @@ from typing import Any
 import kombu
 import pytest
 
-from celery_redis_plus.broker.dead_letters.unroutable import UNDELIVERED
 from celery_redis_plus.errors import CeleryRedisPlusError
+from tests.support.connection_kills import lose_connection
 from tests.support.dead_letters import dead_letters_of
 from tests.support.inbox import Inbox
+from tests.support.stored import UNDELIVERED
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.same_everywhere
@@ -171,7 +172,7 @@ def batch(connection: Any, body: str) -> None:
 
 def retry(connection: Any, body: str) -> None:
     """The connection is lost, as the publisher finds out."""
-    connection.transport.session.commands.abort()
+    lose_connection(connection)
     plain(connection, body, retry=True, retry_policy={"max_retries": 3, "interval_start": 0})
 
 
@@ -254,7 +255,7 @@ class World:
         for queue in self.unheard:
             if channel.basic_get(queue, no_ack=True) is not None:
                 yield queue
-        letters = dead_letters_of(channel.session)
+        letters = dead_letters_of(channel)
         for queue in (SOURCE, UNDELIVERED):
             if letters.delete(queue, [letter.tag for letter in letters.all(queue)]):
                 yield "nowhere"
@@ -333,21 +334,3 @@ def test_who_consumed_in_the_old_state_gets_what_a_new_consumer_does(world, conn
     world.stop()
     world.listen(made.after)
     assert heard == world.outcome(plain, connect(), "heard by a new one")
-
-
-def test_a_publisher_is_done_although_bindings_never_stop_changing(connect, monkeypatch):
-    channel, other = connect().default_channel, connect().default_channel
-    ONE["direct"].declare(channel)
-    bindings, bound = channel.session.bindings, []
-    refresh = bindings.refresh
-
-    def slow_refresh(exchange: str) -> Any:
-        table = refresh(exchange)
-        bound.append(f"key{len(bound)}")
-        other.queue_bind("two", EXCHANGE, bound[-1])
-        return table
-
-    monkeypatch.setattr(bindings, "refresh", slow_refresh)
-    kombu.Producer(channel).publish("x", exchange=EXCHANGE, routing_key=KEY)
-    assert len(bound) > 1
-    assert [channel.queue_sizes(queue).ready for queue in ("one", "two")] == [1, 0]

@@ -9,8 +9,8 @@ import kombu
 import pytest
 
 from celery_redis_plus.errors import ConsumerCancelled, InvalidArgument
-from celery_redis_plus.stored_message import LARGE_BODY
 from tests.support.inbox import Inbox, declare, publish
+from tests.support.stored import LARGE_BODY
 from tests.support.waiting import wait_until
 
 DAMAGED = [

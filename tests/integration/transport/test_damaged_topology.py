@@ -61,13 +61,6 @@ def test_a_record_that_cannot_be_read_is_named_and_replaced_by_the_next_declarat
     assert inbox.drain(1) == ["y"]
 
 
-def test_dead_subscribers_of_other_exchanges_are_found_beside_a_record_that_cannot_be_read(connect, redis_client):
-    news = kombu.Exchange("news", "fanout", durable=True)
-    inbox = Inbox(connect().channel(), kombu.Queue("q", news, durable=True))
-    redis_client.hset("exchanges", "aaa", "no json")
-    assert inbox.channel.session.bindings.of_type("fanout").keys() == {"news"}
-
-
 def test_a_message_whose_alternate_exchange_cannot_be_read_is_kept_as_unroutable(connect, redis_client, caplog):
     exchange, queue = routed(**{"alternate-exchange": "other"})
     channel = connect().channel()

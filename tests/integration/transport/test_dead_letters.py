@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import kombu
 import pytest
 
-from celery_redis_plus.broker.queues.messages import Messages
+from celery_redis_plus.admin.broker_admin import BrokerAdmin
 from celery_redis_plus.errors import QueueNotFound
 from tests.support.dead_letters import dead_letters_of
 from tests.support.inbox import Inbox, declare, publish
@@ -17,7 +17,7 @@ DLX = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "graves"}
 
 
 def letters(channel, queue):
-    return dead_letters_of(channel.session).page(queue)
+    return dead_letters_of(channel).page(queue)
 
 
 def reject_all(channel, queue, count):
@@ -40,7 +40,7 @@ def test_a_rejected_message_is_in_the_store_with_its_death(channel):
         "count": 1, "reason": "rejected", "queue": "q", "time": letter.died_ms // 1000, "exchange": "", "routing-keys": ["q"],
     }  # fmt: skip
     assert letter.death_headers["x-first-death-reason"] == "rejected"
-    assert dead_letters_of(channel.session).read("q", [letter.tag, "unknown"]) == [letter]
+    assert dead_letters_of(channel).read("q", [letter.tag, "unknown"]) == [letter]
 
 
 def test_a_replayed_message_has_its_priority_and_fresh_counters(channel, connect):
@@ -52,8 +52,8 @@ def test_a_replayed_message_has_its_priority_and_fresh_counters(channel, connect
     [letter] = letters(channel, "q")
     publish(channel, "q", "low", priority=6)
     publish(channel, "q", "high", priority=8)
-    assert dead_letters_of(channel.session).replay(letter)
-    assert not dead_letters_of(channel.session).replay(letter), "it is there once"
+    assert dead_letters_of(channel).replay(letter)
+    assert not dead_letters_of(channel).replay(letter), "it is there once"
     inbox = Inbox(channel, "q", prefetch=1)
     assert inbox.drain(3) == ["high", "bad", "low"]
     message = inbox.messages[1]
@@ -71,7 +71,7 @@ def test_a_replayed_task_has_no_expiry_and_is_no_duplicate(channel, connect):
     with connect() as consuming:
         reject_all(consuming.channel(), "q", 1)
         [letter] = wait_until(lambda: letters(channel, "q"))
-    assert dead_letters_of(channel.session).replay(letter)
+    assert dead_letters_of(channel).replay(letter)
     inbox = Inbox(channel, "q")
     inbox.drain(1)
     headers = inbox.messages[0].headers
@@ -92,7 +92,7 @@ def test_a_replayed_message_fails_as_often_as_a_new_one(channel):
         return len(inbox.messages) - before, found[0]
 
     first, letter = deliveries_until_it_dies()
-    assert dead_letters_of(channel.session).replay(letter)
+    assert dead_letters_of(channel).replay(letter)
     again, letter = deliveries_until_it_dies()
     assert first == again > 1
 
@@ -103,9 +103,9 @@ def test_a_letter_goes_to_another_queue_and_stays_where_that_does_not_exist(chan
     reject_all(channel, "q", 1)
     letter = wait_until(lambda: letters(channel, "q"))[0]
     with pytest.raises(QueueNotFound, match="queue 'nowhere' does not exist"):
-        dead_letters_of(channel.session).replay(letter, "nowhere")
+        dead_letters_of(channel).replay(letter, "nowhere")
     assert letters(channel, "q") == [letter]
-    assert dead_letters_of(channel.session).replay(letter, "other")
+    assert dead_letters_of(channel).replay(letter, "other")
     assert Inbox(channel, "other").drain(1) == ["a"]
 
 
@@ -114,10 +114,10 @@ def test_letters_are_deleted_one_by_one_and_all_together(channel):
     publish(channel, "q", *range(5))
     reject_all(channel, "q", 5)
     found = wait_until(lambda: len(letters(channel, "q")) == 5 and letters(channel, "q"))
-    assert dead_letters_of(channel.session).delete("q", [found[0].tag, "unknown"]) == 1
-    assert [letter.body for letter in dead_letters_of(channel.session).all("q")] == [b"1", b"2", b"3", b"4"]
-    assert dead_letters_of(channel.session).purge("q") == 4
-    assert dead_letters_of(channel.session).count("q") == 0
+    assert dead_letters_of(channel).delete("q", [found[0].tag, "unknown"]) == 1
+    assert [letter.body for letter in dead_letters_of(channel).all("q")] == [b"1", b"2", b"3", b"4"]
+    assert dead_letters_of(channel).purge("q") == 4
+    assert dead_letters_of(channel).count("q") == 0
 
 
 def test_a_store_keeps_the_latest_and_counts_what_it_loses(connect, redis_client):
@@ -190,17 +190,17 @@ def test_requeued_messages_die_at_the_delivery_limit(channel):
     assert inbox.rest() == ["poison"] * 3
 
 
-def test_the_failures_of_one_that_died_at_the_limit_stay_known_when_it_is_gone(connect):
+def test_the_failures_of_one_that_died_at_the_limit_stay_known_when_it_is_gone(connect, broker_url):
     channel = connect(event_log=True, event_log_index=True).channel()
     declare(channel, "q", arguments={"x-delivery-limit": 2})
     publish(channel, "q", "bad")
     for _ in range(2):
         wait_until(lambda: channel.basic_get("q")).requeue()
     [letter] = wait_until(lambda: letters(channel, "q"))
-    messages = Messages(channel.session.commands, channel.session.keys, dead_letter_max=10)
-    assert messages.find("q", letter.tag).failures == letter.failures == 2
-    assert dead_letters_of(channel.session).delete("q", [letter.tag]) == 1
-    gone = messages.find("q", letter.tag)
+    with BrokerAdmin(broker_url) as admin:
+        assert admin.messages.find(letter.tag, "q").failures == letter.failures == 2
+        assert dead_letters_of(channel).delete("q", [letter.tag]) == 1
+        gone = admin.messages.find(letter.tag, "q")
     assert (gone.deliveries, gone.failures) == (2, 2)
 
 

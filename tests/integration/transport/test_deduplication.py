@@ -8,7 +8,7 @@ from celery import Celery
 from kombu import pools
 
 from celery_redis_plus import configure_app
-from celery_redis_plus.broker.queues.messages import Messages
+from celery_redis_plus.admin.broker_admin import BrokerAdmin
 from celery_redis_plus.errors import InvalidArgument
 from tests.support.inbox import Inbox, declare
 from tests.support.lost_replies import LostReplies
@@ -21,8 +21,8 @@ def send(channel, body, queue="q", *, name="one", **headers):
 
 
 def move(channel, tag, queue, target):
-    session = channel.session
-    return Messages(session.commands, session.keys, dead_letter_max=10).move(queue, tag, target)
+    with BrokerAdmin(channel.connection.client.as_uri(include_password=True)) as admin:
+        return admin.messages.move(tag, target, queue)
 
 
 def test_a_second_message_with_the_same_id_is_not_stored_and_the_first_is_named(connect, redis_client):

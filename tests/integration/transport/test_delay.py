@@ -12,6 +12,7 @@ import pytest
 
 from celery_redis_plus.errors import InvalidArgument, InvalidEta
 from tests.support.inbox import Inbox, declare, publish
+from tests.support.stored import keys_of
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ def test_far_etas_do_not_delay_near_ones(channel, redis_client):
     publish(channel, "q", "far", headers={"x-delay": 3_600_000})
     # 50,000 more of the kind that the publish script makes, without 50,000 round trips.
     far_ms = int(time.time() * 1000) + 7_200_000
-    keys = channel.session.keys.queue("q")
+    keys = keys_of("q")
     with redis_client.pipeline(transaction=False) as pipeline:
         for number in range(20_000):
             tag = f"far{number:05}"
@@ -132,12 +133,12 @@ def test_far_etas_do_not_delay_near_ones(channel, redis_client):
     assert inbox.rest() == ["near"]
 
 
-def test_a_consumer_that_comes_later_finds_what_became_due_before(connect):
+def test_a_consumer_that_comes_later_finds_what_became_due_before(connect, redis_client):
     publisher = connect().channel()
     declare(publisher, "q")
     publish(publisher, "q", "early bird", headers={"x-delay": 50})
-    wait_until(lambda: time.time() * 1000 > float(publisher.session.commands.command(
-        "ZRANGE", publisher.session.keys.queue("q").delayed, 0, 0, "WITHSCORES")[1]))  # fmt: skip
+    [(_, due_ms)] = redis_client.zrange("delayed:{q}", 0, 0, withscores=True)
+    wait_until(lambda: time.time() * 1000 > due_ms)
     assert Inbox(connect().channel(), "q").drain(1) == ["early bird"]
 
 

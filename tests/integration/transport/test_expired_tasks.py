@@ -8,7 +8,7 @@ import pytest
 from kombu import Queue
 
 import celery_redis_plus
-from celery_redis_plus.broker.queues.messages import Messages
+from celery_redis_plus.admin.broker_admin import BrokerAdmin
 from tests.support.dead_letters import dead_letters_of
 from tests.support.inbox import Inbox, declare, publish
 from tests.support.waiting import wait_until
@@ -53,7 +53,7 @@ def test_it_comes_before_all_others_and_as_one_that_is_over(channel, form, argum
     assert inbox.drain(2) == ["milk", "honey"]
     assert is_over(inbox.messages[0])
     assert inbox.messages[0].properties["priority"] == 1
-    assert dead_letters_of(channel.session).page("q") == []
+    assert dead_letters_of(channel).page("q") == []
 
 
 def test_it_is_over_though_nobody_swept(connect, redis_client):
@@ -100,7 +100,7 @@ def test_the_ttl_of_its_queue_ends_it_where_nobody_consumes(channel):
     declare(channel, "q", arguments={"x-message-ttl": 600})
     publish(channel, "q", "milk", headers=expires_in(0.1))
     wait_until(lambda: expired(channel) == 1)
-    [letter] = wait_until(lambda: dead_letters_of(channel.session).page("q"))
+    [letter] = wait_until(lambda: dead_letters_of(channel).page("q"))
     assert (letter.reason, letter.body) == ("expired", b"milk")
 
 
@@ -109,20 +109,20 @@ def test_a_ttl_that_is_shorter_than_its_own_time_ends_it(channel, delay_ms):
     Inbox(channel, "elsewhere")
     declare(channel, "q", arguments={"x-message-ttl": 100})
     publish(channel, "q", "milk", headers={**expires_in(60), "x-delay": delay_ms})
-    [letter] = wait_until(lambda: dead_letters_of(channel.session).page("q"))
+    [letter] = wait_until(lambda: dead_letters_of(channel).page("q"))
     assert letter.reason == "expired"
 
 
 @pytest.mark.parametrize("expired_before", [False, True])
-def test_its_own_expiry_goes_with_it_to_another_queue(channel, expired_before):
+def test_its_own_expiry_goes_with_it_to_another_queue(channel, broker_url, expired_before):
     Inbox(channel, "elsewhere")
     declare(channel, "q", "other")
     publish(channel, "q", "milk", headers=expires_in(60), expiration=0.5)
     if expired_before:
         wait_until(lambda: expired(channel) == 1)
-    session = channel.session
     [waiting] = celery_redis_plus.browse("q", connection=channel)
-    assert Messages(session.commands, session.keys, dead_letter_max=10).move("q", waiting.tag, "other")
+    with BrokerAdmin(broker_url) as admin:
+        assert admin.messages.move(waiting.tag, "other", "q")
     published_ms = int(waiting.tag[:11], 16)
     wait_until(lambda: datetime.now(UTC).timestamp() * 1000 > published_ms + 600)
     inbox = Inbox(channel, "other")
@@ -131,17 +131,17 @@ def test_its_own_expiry_goes_with_it_to_another_queue(channel, expired_before):
 
 
 @pytest.mark.parametrize("delay_ms", [0, 60_000])
-def test_a_message_that_is_moved_expires_where_nobody_consumes(channel, delay_ms):
+def test_a_message_that_is_moved_expires_where_nobody_consumes(channel, broker_url, redis_client, delay_ms):
     Inbox(channel, "elsewhere")
     declare(channel, "q", "other")
     publish(channel, "q", "milk", headers={"x-delay": delay_ms}, expiration=0.7)
-    session = channel.session
     [waiting] = celery_redis_plus.browse("q", connection=channel)
-    assert Messages(session.commands, session.keys, dead_letter_max=10).move("q", waiting.tag, "other")
+    with BrokerAdmin(broker_url) as admin:
+        assert admin.messages.move(waiting.tag, "other", "q")
     if delay_ms:
-        assert "other" in session.queues.registry.always_swept()
+        assert redis_client.sismember("always_swept", "other")
     else:
-        [letter] = wait_until(lambda: dead_letters_of(session).page("other"))
+        [letter] = wait_until(lambda: dead_letters_of(channel).page("other"))
         assert letter.reason == "expired"
 
 
@@ -156,14 +156,14 @@ def test_a_dead_letter_exchange_does_not_get_it(channel):
     assert channel.queue_sizes("next").ready == 0
 
 
-def test_a_task_with_a_later_time_is_revoked_when_it_expires(channel):
+def test_a_task_with_a_later_time_is_revoked_when_it_expires(channel, broker_url):
     """As one that was published for that time."""
     Inbox(channel, "elsewhere")
     declare(channel, "q")
     publish(channel, "q", "milk", headers=expires_in(0.5))
-    session = channel.session
     [waiting] = celery_redis_plus.browse("q", connection=channel)
-    assert Messages(session.commands, session.keys, dead_letter_max=10).reschedule("q", waiting.tag, "+60000")
+    with BrokerAdmin(broker_url) as admin:
+        assert admin.messages.reschedule(waiting.tag, "+60000", "q")
     assert channel.queue_sizes("q").delayed == 1
     wait_until(lambda: expired(channel) == 1)
     inbox = Inbox(channel, "q")

@@ -9,7 +9,7 @@ import kombu
 import pytest
 
 import celery_redis_plus
-from celery_redis_plus.broker.queues.messages import Messages
+from celery_redis_plus.admin.broker_admin import BrokerAdmin
 from celery_redis_plus.errors import InvalidExpiration
 from tests.support.dead_letters import dead_letters_of
 from tests.support.inbox import Inbox, declare, publish
@@ -26,7 +26,7 @@ def test_an_expired_message_becomes_a_dead_letter_where_nobody_consumes_it(chann
     declare(channel, "q")
     publish(channel, "q", "milk", expiration=0.2)
     publish(channel, "q", "honey")
-    [letter] = wait_until(lambda: dead_letters_of(channel.session).page("q"))
+    [letter] = wait_until(lambda: dead_letters_of(channel).page("q"))
     assert (letter.reason, letter.body, letter.deliveries) == ("expired", b"milk", 0)
     assert Inbox(channel, "q").drain(1) == ["honey"]
 
@@ -35,7 +35,7 @@ def test_the_queues_ttl_holds_for_publishers_that_do_not_know_it(channel, connec
     declare(channel, "q", arguments={"x-message-ttl": 200})
     Inbox(channel, "elsewhere")
     publish(connect().channel(), "q", "milk")
-    assert wait_until(lambda: dead_letters_of(channel.session).page("q"))[0].reason == "expired"
+    assert wait_until(lambda: dead_letters_of(channel).page("q"))[0].reason == "expired"
 
 
 def test_an_expired_message_is_not_delivered_though_nobody_swept(connect, redis_client):
@@ -55,7 +55,7 @@ def test_a_delayed_message_lives_from_when_it_is_deliverable(channel):
     declare(channel, "q")
     publish(channel, "q", "milk", expiration=0.5, headers={"x-delay": 700})
     wait_until(lambda: channel.queue_sizes("q").ready == 1)
-    [letter] = wait_until(lambda: dead_letters_of(channel.session).page("q"))
+    [letter] = wait_until(lambda: dead_letters_of(channel).page("q"))
     published_ms = int(letter.tag[:11], 16)
     assert letter.died_ms - published_ms >= 1200
 
@@ -67,10 +67,10 @@ def test_a_claimed_message_does_not_expire_and_does_when_it_comes_back(channel):
     inbox.drain(1)
     inbox.cancel()
     wait_until(lambda: datetime.now(UTC).timestamp() > inbox.times[0] + 0.4)
-    assert dead_letters_of(channel.session).page("q") == []
+    assert dead_letters_of(channel).page("q") == []
     Inbox(channel, "elsewhere")
     inbox.messages[0].requeue()
-    assert wait_until(lambda: dead_letters_of(channel.session).page("q"))[0].reason == "expired"
+    assert wait_until(lambda: dead_letters_of(channel).page("q"))[0].reason == "expired"
 
 
 def test_a_replayed_message_that_had_expired_does_not_expire_again(channel):
@@ -78,10 +78,10 @@ def test_a_replayed_message_that_had_expired_does_not_expire_again(channel):
     queue = kombu.Queue("q", queue_arguments={"x-message-ttl": 100})
     queue(channel).declare()
     publish(channel, "q", "milk", headers=expires_in(0.3))
-    [letter] = wait_until(lambda: dead_letters_of(channel.session).page("q"))
+    [letter] = wait_until(lambda: dead_letters_of(channel).page("q"))
     wait_until(lambda: datetime.now(UTC).isoformat() > letter.headers["expires"])
     inbox = Inbox(channel, queue)
-    assert dead_letters_of(channel.session).replay(letter)
+    assert dead_letters_of(channel).replay(letter)
     assert inbox.drain(1) == ["milk"]
     assert inbox.messages[0].headers["expires"] is None
 
@@ -93,10 +93,10 @@ def test_a_replayed_message_outlives_the_time_at_which_it_would_have_expired(cha
     publish(channel, "q", "milk", expiration=0.3)
     inbox.drain(1)
     inbox.messages[0].reject()
-    [letter] = wait_until(lambda: dead_letters_of(channel.session).page("q"))
+    [letter] = wait_until(lambda: dead_letters_of(channel).page("q"))
     assert letter.reason == "rejected"
     wait_until(lambda: time.time() > inbox.times[0] + 0.4)
-    assert dead_letters_of(channel.session).replay(letter)
+    assert dead_letters_of(channel).replay(letter)
     assert inbox.drain(2) == ["milk", "milk"]
 
 
@@ -128,17 +128,15 @@ def test_expires_that_is_no_time_is_refused_for_tasks_and_passed_on_for_others(c
 
 
 @pytest.mark.parametrize("delay_ms", [0, 60_000])
-def test_a_new_time_does_not_lengthen_a_life_that_has_begun(channel, delay_ms):
+def test_a_new_time_does_not_lengthen_a_life_that_has_begun(channel, broker_url, delay_ms):
     """A ready message ends when its time to live is over; that of a delayed one begins at the new time."""
     Inbox(channel, "elsewhere")
     declare(channel, "q")
     publish(channel, "q", "milk", expiration=0.5, headers={"x-delay": delay_ms})
-    session = channel.session
     (waiting,) = celery_redis_plus.browse("q", connection=channel, state="delayed" if delay_ms else "ready")
-    assert Messages(session.commands, session.keys, dead_letter_max=10).reschedule(
-        "q", waiting.tag, "+700" if delay_ms else "+60000"
-    )
-    [letter] = wait_until(lambda: dead_letters_of(session).page("q"))
+    with BrokerAdmin(broker_url) as admin:
+        assert admin.messages.reschedule(waiting.tag, "+700" if delay_ms else "+60000", "q")
+    [letter] = wait_until(lambda: dead_letters_of(channel).page("q"))
     lived_ms = letter.died_ms - int(letter.tag[:11], 16)
     assert letter.reason == "expired"
     assert lived_ms >= 1200 if delay_ms else lived_ms < 30_000

@@ -110,41 +110,6 @@ def test_without_a_prefetch_limit_a_message_for_another_channel_waits_for_one_ba
     assert [at for at, name in enumerate(order) if name == late][-1] <= BATCH + 2 * 5, order
 
 
-@pytest.mark.parametrize("prefetch", [2, 10, 0])
-@pytest.mark.parametrize("channels", [1, 2])
-def test_a_claim_whose_reply_is_read_later_is_fair_too(connect, loop, prefetch, channels):
-    """As beside a pool of processes: acks come when the loop has turned."""
-    fill(connect().channel(), {"a": 300, "b": 5})
-    connection = connect()
-    names = ["ab"] if channels == 1 else ["a", "b"]
-    order, inboxes = [], []
-    for part in names:
-        inbox = Inbox(connection.channel(), *part, prefetch=prefetch, ack=False)
-        inboxes.append(inbox)
-
-        def take(message, inbox=inbox):
-            order.append(message.delivery_info["routing_key"])
-            inbox.messages.append(message)
-
-        inbox.consumer.on_message = take
-    running = loop(connection)
-    fetcher = connection.transport.delivery_loop.server.fetcher
-    fetcher.pool_is_concurrent = True
-    posted = []
-
-    def ack_later():
-        posted.append(fetcher.pending is not None)
-        for inbox in inboxes:
-            if inbox.messages:
-                inbox.messages.pop(0).ack()
-        running.hub.call_soon(ack_later)
-
-    running.hub.call_soon(ack_later)
-    running.run(lambda: len(order) == 305, 30)
-    assert any(posted) or not prefetch
-    assert [at for at, name in enumerate(order) if name == "b"][-1] < 14, order
-
-
 @pytest.mark.parametrize("strategy", ["sorted", "priority"])
 def test_a_strict_order_reaches_every_one_of_many_queues(connect, strategy):
     names = [f"q{number:03}" for number in range(45)]

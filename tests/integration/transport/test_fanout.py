@@ -8,7 +8,7 @@ import kombu
 import pytest
 
 from tests.support.inbox import Inbox, publish
-from tests.support.waiting import wait_until
+from tests.support.lost_replies import LostReplies
 
 EXCHANGE = kombu.Exchange("news", "fanout", durable=True)
 
@@ -228,26 +228,12 @@ def test_unbinding_ends_the_broadcasts(channel):
 
 
 def test_a_broadcast_whose_reply_was_lost_is_retried_and_stays_one(connect, monkeypatch):
-    from celery_redis_plus.connection.command_connection import CommandConnection
-    from celery_redis_plus.errors import ServerUnreachable
-    from celery_redis_plus.scripts import script
-
     inbox = Inbox(connect().channel(), subscribed())
     connection = connect()
-    run, lost = CommandConnection.call_packed, []
-
-    def lose_first(self, what, packed):
-        reply = run(self, what, packed)
-        if what is script("publish_fanout") and not lost:
-            lost.append(reply)
-            self.outcome_unknown = True
-            self.abort(ServerUnreachable("the reply was lost"))
-            raise ServerUnreachable("the reply was lost")
-        return reply
-
-    monkeypatch.setattr(CommandConnection, "call_packed", lose_first)
+    replies = LostReplies(monkeypatch)
+    replies.lose()
     # By its name: kombu 5.6 declares a bound Exchange again on the channel that has just failed.
     producer = kombu.Producer(connection)
     producer.publish("once", exchange="news", retry=True, retry_policy={"max_retries": 3, "interval_start": 0})
-    assert wait_until(lambda: lost)
+    assert replies.lost == 1
     assert inbox.rest() == ["once"]

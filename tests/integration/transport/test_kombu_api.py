@@ -13,8 +13,8 @@ from kombu.common import maybe_declare
 from kombu.mixins import ConsumerMixin, ConsumerProducerMixin
 from kombu.pools import connections, producers
 
-from celery_redis_plus.errors import ServerUnreachable
 from tests.support.inbox import Inbox, declare, publish
+from tests.support.lost_replies import LostReplies
 from tests.support.waiting import wait_until
 
 
@@ -137,30 +137,15 @@ def test_producer_with_retry_publishes_once_over_a_cut_connection(connect, redis
 @pytest.mark.parametrize("lost", [1, 2, 3])
 def test_a_publish_whose_reply_is_lost_is_retried_and_stays_one(connect, lost, monkeypatch):
     """The server has it, the publisher does not know."""
-    from celery_redis_plus.connection.command_connection import CommandConnection
-    from celery_redis_plus.scripts import script
-
     connection = connect()
     declare(connection.default_channel, "q")
-    run = CommandConnection.call_packed
-    left = [lost]
-
-    def lose_replies(self, what, packed):
-        reply = run(self, what, packed)
-        if what in {script("publish_ordinary"), script("publish")} and left[0]:
-            left[0] -= 1
-            self.outcome_unknown = True
-            error = ServerUnreachable("the reply was lost")
-            self.abort(error)
-            raise error
-        return reply
-
-    monkeypatch.setattr(CommandConnection, "call_packed", lose_replies)
+    replies = LostReplies(monkeypatch)
+    replies.lose(lost)
     producer = kombu.Producer(connection)
     producer.publish("once", routing_key="q", retry=True, retry_policy={"max_retries": 5, "interval_start": 0})
     producer.publish("next", routing_key="q", retry=True)
     monkeypatch.undo()
-    assert left == [0]
+    assert replies.lost == lost
     assert Inbox(connect().channel(), "q").rest() == ["once", "next"]
 
 
@@ -263,15 +248,13 @@ def test_a_message_that_cannot_be_read_ends_no_consumer_and_is_kept(channel, red
     assert channel.queue_sizes("q").unacked == 0
 
 
-def test_an_empty_claim_does_not_hang_a_consumer(connect):
+def test_an_empty_claim_does_not_hang_a_consumer(connect, redis_client):
     connection = connect(polling_interval=0.3)
     inbox = Inbox(connection.channel(), "q")
-    keys = inbox.channel.session.keys.queue("q")
     assert inbox.rest(0.05) == []
     # Another client takes the wakeup of a message: the consumer checks its queues after `polling_interval`.
-    other = connect().channel()
-    publish(other, "q", "found")
-    other.session.commands.command("DEL", keys.wakeup)
+    publish(connect().channel(), "q", "found")
+    redis_client.delete("wakeup:{q}")
     assert inbox.drain(1, timeout_s=3) == ["found"]
 
 

@@ -8,9 +8,9 @@ import kombu
 import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from celery_redis_plus.stored_message import LARGE_BODY
 from tests.support.inbox import Inbox, declare, publish
 from tests.support.servers import new_server
+from tests.support.stored import LARGE_BODY, keys_of
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +27,7 @@ def test_a_body_that_the_server_does_not_send_ends_at_the_delivery_limit(narrow)
         channel = connection.channel()
         declare(channel, "q")
         publish(channel, "q", "x" * (LARGE_BODY + 1), "small")
-        of = channel.session.keys.queue("q")
+        of = keys_of("q")
         got = []
         deadline = time.monotonic() + 60
         while not (got and client.zcard(of.dead)):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import kombu
 import pytest
 
-from celery_redis_plus.broker.queues import queue_registry
 from tests.support.inbox import publish
 from tests.support.waiting import wait_until
 
@@ -68,11 +67,6 @@ def test_a_deleted_queue_leaves_only_what_goes_by_itself(kind, connect, redis_cl
     wait_until(lambda: not left(redis_client), 8, lambda: str(left(redis_client)))
 
 
-def now_ms(client):
-    seconds, microseconds = client.time()
-    return seconds * 1000 + microseconds // 1000
-
-
 def left(client):
     """Return what is left that nobody expects: key -> its TTL in ms."""
     keys = {key: client.pttl(key) for key in client.keys("*")}
@@ -101,24 +95,3 @@ def test_a_deleted_fanout_subscriber_and_its_exchange_leave_nothing(connect, red
     channel.queue_delete("q")
     channel.exchange_delete("f")
     wait_until(lambda: not left(redis_client), 8, lambda: str(left(redis_client)))
-
-
-def test_a_wakeup_that_is_passed_on_after_its_queue_was_deleted_goes(channel, redis_client):
-    channel.queue_declare("q", durable=True)
-    wakeup = channel.session.keys.queue("q").wakeup
-    channel.queue_delete("q")
-    channel.consumer_session.waiter.notify(wakeup)
-    assert 0 < redis_client.pttl("wakeup:{q}") <= 60_000
-
-
-def test_the_number_of_deleted_queues_that_are_remembered_is_bounded(channel, redis_client, monkeypatch):
-    monkeypatch.setattr(queue_registry, "MAX_TOMBSTONES", 3)
-    channel.queue_declare("lasting", durable=True)
-    for number in range(6):
-        channel.queue_declare(f"r{number}", exclusive=True)
-        channel.queue_delete(f"r{number}")
-        # Tombstones of one millisecond have no order.
-        deleted = now_ms(redis_client)
-        wait_until(lambda at=deleted: now_ms(redis_client) > at)
-    remembered = set(redis_client.zrange("queues", 0, -1))
-    assert remembered == {b"lasting", b"r3", b"r4", b"r5"}

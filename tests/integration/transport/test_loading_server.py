@@ -7,7 +7,6 @@ import pytest
 from kombu import Connection
 
 from celery_redis_plus.errors import ServerLoading
-from celery_redis_plus.testing.server import HOST
 from tests.support.servers import new_server
 from tests.support.waiting import wait_until
 
@@ -38,15 +37,15 @@ def test_a_connection_fails_as_long_as_the_server_loads_its_data(loading):
 
     def connected():
         # Not `connect()`, which tries twice.
-        transport = Connection(f"redisplus://{HOST}:{loading.port}/0").transport
+        transport = Connection(loading.url()).transport
         try:
             connection = transport.establish_connection()
         except transport.connection_errors as error:
             errors.append(error)
             return False
-        size = connection.session.commands.command("DBSIZE")
         transport.close_connection(connection)
-        return size == KEYS
+        with loading.client() as client:
+            return client.dbsize() == KEYS
 
     wait_until(connected, 30, interval_s=0.05)
     assert any(isinstance(error, ServerLoading) for error in errors), set(map(repr, errors))

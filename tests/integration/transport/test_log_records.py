@@ -32,7 +32,7 @@ def test_a_message_that_dies_has_one_line_with_queue_tag_and_task(connect, caplo
     inbox.drain(1)
     with caplog.at_level(logging.INFO, TREE):
         inbox.messages[0].requeue()
-        wait_until(lambda: dead_letters_of(channel.session).count("q") == 1 and caplog.records)
+        wait_until(lambda: dead_letters_of(channel).count("q") == 1 and caplog.records)
     (record,) = caplog.records
     assert (record.name.partition(".")[0], record.levelno) == (TREE, logging.WARNING)
     assert (record.queue, record.task_name, record.task_id) == ("q", "shop.pay", "id-1")

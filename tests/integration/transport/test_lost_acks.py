@@ -40,7 +40,7 @@ def test_one_that_was_rejected_with_requeue_or_replayed_comes_again_under_its_ta
     inbox.messages[0].requeue()
     inbox.drain(2)
     inbox.messages[1].reject()
-    [letter] = wait_until(lambda: not inbox.pump(0.05) and dead_letters_of(channel.session).page("q"))
-    assert dead_letters_of(channel.session).replay(letter)
+    [letter] = wait_until(lambda: not inbox.pump(0.05) and dead_letters_of(channel).page("q"))
+    assert dead_letters_of(channel).replay(letter)
     inbox.drain(3)
     assert len({message.delivery_tag for message in inbox.messages}) == 1

@@ -7,6 +7,7 @@ import pytest
 
 from tests.support.filling import fill
 from tests.support.inbox import Inbox, declare, publish
+from tests.support.stored import keys_of
 from tests.support.waiting import wait_until
 
 #: More than one claim looks at.
@@ -25,7 +26,7 @@ def expired(connect, redis_client):
         channel = connect().channel()
         declare(channel, "q", arguments=arguments)
         publish(channel, "q", "milk", expiration=0.05)
-        of = channel.session.keys.queue("q")
+        of = keys_of("q")
         fill(redis_client, of, of.ready, count)
         expiry = redis_client.zrange(of.expiry, 0, -1, withscores=True)[0][1]
         wait_until(lambda: redis_client.time()[0] * 1000 > expiry)
@@ -33,13 +34,6 @@ def expired(connect, redis_client):
         return channel
 
     return make
-
-
-def test_one_claim_looks_at_a_bounded_number(expired, redis_client):
-    channel = expired()
-    batch = channel.consumer_session.claim_commands.claim(["q"], 4, share=True)
-    assert (batch.messages, batch.more) == ([], ["q"])
-    assert redis_client.zcard("queue:{q}") == MANY + 1 - BOUND
 
 
 @pytest.mark.parametrize("arguments", [{}, {"x-max-unacked": 5}, {"x-single-active-consumer": True}], ids=str)
@@ -50,19 +44,6 @@ def test_a_consumer_gets_the_message_behind_them_without_a_wakeup(expired, argum
 @pytest.mark.parametrize("arguments", [{}, {"x-max-unacked": 5}], ids=str)
 def test_a_get_returns_the_message_behind_them(expired, arguments):
     assert expired(**arguments).basic_get("q", no_ack=True).payload == "honey"
-
-
-def test_vanished_messages_are_passed_in_the_same_steps(connect, redis_client):
-    channel = connect().channel()
-    declare(channel, "q")
-    publish(channel, "q", "milk")
-    of = channel.session.keys.queue("q")
-    fill(redis_client, of, of.ready, MANY)
-    redis_client.delete(*(of.message + tag for tag in redis_client.zrange(of.ready, 0, -1)))
-    publish(channel, "q", "honey")
-    channel.consumer_session.claim_commands.claim(["q"], 4, share=True)
-    assert redis_client.zcard(of.ready) == MANY + 1 - BOUND
-    assert Inbox(channel, "q").drain(1) == ["honey"]
 
 
 @pytest.mark.parametrize("prefetch", [1, 100])

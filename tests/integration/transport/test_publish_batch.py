@@ -8,9 +8,9 @@ from contextlib import suppress
 import kombu
 import pytest
 
-from celery_redis_plus.errors import ServerUnreachable
 from tests.support.inbox import declare
 from tests.support.lost_replies import lose_the_replies
+from tests.support.stored import keys_of
 
 batches = pytest.importorskip("kombu.exceptions", reason="kombu 5.6 has no batches")
 if not hasattr(batches, "BatchPublishError"):
@@ -129,7 +129,7 @@ def test_events_of_a_batch_are_written(connect, redis_client):
     with producer.batch():
         for number in range(5):
             producer.publish(number, routing_key="q")
-    assert redis_client.xlen(producer.channel.session.keys.queue("q").events) == 5
+    assert redis_client.xlen(keys_of("q").events) == 5
 
 
 def test_a_full_queue_refuses_the_rest_and_the_error_says_how_many(producer):
@@ -184,31 +184,6 @@ def test_a_message_may_be_changed_after_it_was_published(producer):
         producer.publish("x", routing_key="q", headers=headers)
         headers["n"].append(2)
     assert producer.channel.basic_get("q").headers["n"] == [1]
-
-
-@pytest.mark.parametrize("refusals", [0, 2])
-def test_a_batch_that_meets_an_outage_after_an_outage_is_stored(producer, monkeypatch, refusals):
-    """The doubt about an earlier call is none about this batch, of which nothing was written."""
-    declare(producer.channel, "q")
-    commands = producer.channel.session.commands
-    open_connection, refused = commands.connector.open, []
-
-    def refuse(*arguments, **options):
-        if len(refused) < refusals:
-            refused.append(None)
-            raise ServerUnreachable("refused")
-        return open_connection(*arguments, **options)
-
-    for start in (0, 5):
-        refused.clear()
-        commands.abort(ConnectionResetError("cut"))
-        commands.outcome_unknown = True
-        monkeypatch.setattr(commands.connector, "open", refuse)
-        with producer.batch():
-            for number in range(start, start + 5):
-                producer.publish(number, routing_key="q")
-    assert len(refused) == refusals
-    assert bodies(producer.channel, "q") == list(range(10))
 
 
 def test_a_refused_call_is_not_stored_by_the_next_one_of_its_queue(producer, redis_client, monkeypatch):

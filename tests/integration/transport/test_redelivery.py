@@ -48,10 +48,9 @@ def test_a_rejected_message_is_kept_as_a_dead_letter_and_delivered_no_more(chann
     publish(channel, "q", "poison")
     inbox.drain(1)
     inbox.messages[0].reject()
-    keys = channel.session.keys.queue("q")
-    wait_until(lambda: redis_client.zcard(keys.dead) == 1)
+    wait_until(lambda: redis_client.zcard("dead:{q}") == 1)
     assert inbox.rest() == ["poison"]
-    assert violations(redis_client, channel.session.keys) == []
+    assert violations(redis_client) == []
 
 
 @pytest.mark.timeout(60)
@@ -232,21 +231,3 @@ def test_what_was_requeued_over_one_connection_is_delivered_over_another_of_the_
     again.ack()
     wait_until(lambda: unacked(second) == 0)
     assert first.basic_get("q") is None
-
-
-def test_after_a_standstill_a_buffered_message_that_others_have_is_not_delivered(connect, redis_client):
-    """A frozen process delivers nothing of what it had in hand, before it has asked."""
-    channel = connect().channel()
-    inbox = Inbox(channel, "q", ack=False)
-    publish(channel, "q", *range(3))
-    inbox.drain(1)
-    # Or a heartbeat asks for us.
-    channel.session.service.stop()
-    unacked_messages = channel.session.service.unacked_messages
-    (one, other) = [unacked_messages.find(claimed.tag) for claimed in channel.queue_consumers.buffer]
-    for held in (one, other):
-        held.confirmed_at -= 1000
-    redis_client.hincrby(channel.session.keys.queue("q").message + one.tag.encode(), "claim", 1)
-    assert inbox.rest() == [0, 2]
-    assert unacked_messages.find(one.tag) is None
-    assert unacked_messages.find(other.tag) is other

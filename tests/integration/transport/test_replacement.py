@@ -7,17 +7,15 @@ import time
 import kombu
 import pytest
 
-from celery_redis_plus.broker.queues.messages import Messages
-from celery_redis_plus.connection.server_time import server_ms
+from celery_redis_plus.admin.broker_admin import BrokerAdmin
 from celery_redis_plus.errors import InvalidArgument
-from celery_redis_plus.events import illegal_steps, read_entry, shown_state
-from celery_redis_plus.keys import Keys
 from tests.support.inbox import Inbox, declare
 from tests.support.invariants import violations
 from tests.support.lost_replies import LostReplies
+from tests.support.stored import keys_of, now_ms
 from tests.support.waiting import wait_until
 
-KEYS = Keys().queue("q")
+KEYS = keys_of("q")
 
 
 def send(channel, body, *, priority=0, expiration=None, task=None, **headers):
@@ -53,7 +51,7 @@ def test_the_latest_message_takes_the_place_of_a_ready_or_delayed_one(size, argu
         assert send(channel, f"{delay}" * size, deduplication_delay=delay, **group) is None
         assert sizes(channel) == ((0, 1, 0) if delay else (1, 0, 0))
     send(channel, "last", **group)
-    assert violations(redis_client, Keys()) == []
+    assert violations(redis_client) == []
     assert list(redis_client.scan_iter("message:*")) == [KEYS.message + tag for tag in redis_client.zrange(KEYS.ready, 0, -1)]
     assert Inbox(channel, kombu.Queue("q", durable=True, queue_arguments=arguments)).drain(1) == ["last"]
     wait_until(lambda: not list(redis_client.scan_iter("message:*")))
@@ -130,11 +128,12 @@ def test_the_latest_priority_and_expiry_count(channel, redis_client):
     assert Inbox(channel, "q").drain(2) == [2, "between"]
 
 
-def test_one_that_was_moved_runs_where_it_is(channel, redis_client):
+def test_one_that_was_moved_runs_where_it_is(channel, broker_url, redis_client):
     declare(channel, "r")
     send(channel, 1, deduplication_delay=600_000)
     [tag] = redis_client.zrange(KEYS.delayed, 0, -1)
-    Messages(channel.session.commands, channel.session.keys, dead_letter_max=10).move("q", tag.decode(), "r")
+    with BrokerAdmin(broker_url) as admin:
+        admin.messages.move(tag.decode(), "r", "q")
     send(channel, 2, deduplication_delay=600_000)
     assert sizes(channel) == (0, 1, 0)
     assert channel.queue_sizes("r").delayed == 1
@@ -169,25 +168,6 @@ def test_a_lost_answer_neither_loses_nor_doubles(arguments, connect, monkeypatch
     assert send(connect().channel(), 3, deduplication_conflict="replace-only") == ""
 
 
-def test_its_events_are_a_legal_path(connect, redis_client):
-    channel = connect(event_log=True).channel()
-    declare(channel, "q")
-    for delay in (0, 600_000, 0):
-        send(channel, delay, deduplication_delay=delay)
-    paths = {}
-    for _, fields in redis_client.xrange(KEYS.events):
-        event = read_entry([part for pair in fields.items() for part in pair])
-        paths.setdefault(event.id, []).append(event)
-    found = [[(event.event, event.reason) for event in path] for path in paths.values()]
-    replaced = ("cancelled", "replaced")
-    assert found == [
-        [("published", None), replaced], [("published", None), ("delayed", None), replaced], [("published", None)],
-    ]  # fmt: skip
-    assert [illegal_steps([event.event for event in path]) for path in paths.values()] == [[], [], []]
-    assert shown_state("gone", event="cancelled", reason="replaced", tried=False) == "MOVED"
-    assert redis_client.hget(KEYS.meta, "cancelled") == b"2"
-
-
 @pytest.mark.parametrize(
     ("header", "value"), [("conflict", "latest"), ("delay", -1), ("delay", "5s"), ("max_wait", 0), ("max_wait", True)]
 )
@@ -210,10 +190,10 @@ def test_a_ready_message_keeps_its_place_however_often_it_is_replaced(arguments,
         else:
             producer.publish(body, routing_key="q", headers={"x-message-group": "g"})
         # Within a millisecond the new one comes last.
-        began = server_ms(channel.session.commands)
-        wait_until(lambda began=began: server_ms(channel.session.commands) > began)
+        began = now_ms(redis_client)
+        wait_until(lambda began=began: now_ms(redis_client) > began)
     for number in range(3):
         send(channel, f"again {number}", **group)
-    assert violations(redis_client, Keys()) == []
+    assert violations(redis_client) == []
     inbox = Inbox(channel, kombu.Queue("q", durable=True, queue_arguments=arguments), prefetch=1)
     assert inbox.drain(3) == ["before", "again 2", "behind"]

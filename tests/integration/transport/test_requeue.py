@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import logging
 
-import pytest
-
-from celery_redis_plus.broker.consumers.settlement import Settlement
 from tests.support.inbox import Inbox, declare, publish
 from tests.support.invariants import violations
+from tests.support.stored import keys_of
 from tests.support.waiting import wait_until
 
 
 def pause_ms(channel, redis_client):
     """Return for how long the one message of `q` waits, 0 where it does not."""
-    keys = channel.session.keys.queue("q")
+    keys = keys_of("q")
     wait_until(lambda: redis_client.zcard(keys.index) == 0)
     waiting = redis_client.zrange(keys.delayed, 0, 0, withscores=True)
     seconds, microseconds = redis_client.time()
@@ -33,7 +31,7 @@ def test_a_message_that_is_sent_back_does_not_reach_the_default_limit(connect, r
     inbox.messages[-1].ack()
     wait_until(lambda: inbox.channel.queue_sizes("q").unacked == 0)
     assert not redis_client.exists("dead:{q}")
-    assert violations(redis_client, inbox.channel.session.keys) == []
+    assert violations(redis_client) == []
 
 
 def test_it_counts_where_the_queue_has_a_limit_of_its_own(channel, redis_client):
@@ -88,22 +86,3 @@ def test_the_log_says_once_that_messages_are_sent_back_repeatedly(channel, caplo
     told = [record.getMessage() for record in caplog.records if "was sent back with requeue" in record.getMessage()]
     assert len(told) == 1
     assert "of queue 'q'" in told[0]
-
-
-@pytest.mark.parametrize("exchange", [False, True])
-def test_a_death_at_the_limit_is_a_warning_that_names_task_queue_count_and_place(exchange, connect, caplog):
-    channel = connect().channel()
-    declare(channel, "q", arguments={"x-delivery-limit": 1, **({"x-dead-letter-exchange": "news"} if exchange else {})})
-    for number in range(12):
-        publish(channel, "q", number, headers={"task": "shop.bill", "id": f"id-{number}"})
-    tags = [channel.basic_get("q").delivery_tag for _ in range(12)]
-    held = [channel.session.service.unacked_messages.begin_settling(tag, Settlement.FAIL) for tag in tags]
-    with caplog.at_level(logging.WARNING, "celery_redis_plus"):
-        channel.consumer_session.acknowledger.settle(held, Settlement.FAIL)
-    told = [record.getMessage() for record in caplog.records if "died at the delivery limit" in record.getMessage()]
-    assert len(told) == 11
-    assert "task shop.bill[id-0] (message " in told[0]
-    assert "of queue 'q'" in told[0]
-    assert "after 1 failed deliveries" in told[0]
-    assert ("dead-letter exchange" if exchange else "celery-redis-plus dead-letters show q ") in told[0]
-    assert told[-1].startswith("2 more message(s) of queue 'q'")

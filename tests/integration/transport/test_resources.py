@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-import textwrap
 import threading
 from collections import Counter
 from contextlib import suppress
@@ -13,8 +9,8 @@ from pathlib import Path
 
 import kombu
 
-from celery_redis_plus.maintenance import service
 from tests.support.inbox import Inbox, declare, publish
+from tests.support.program import run_script
 from tests.support.services import end_services
 from tests.support.waiting import wait_until
 
@@ -52,21 +48,6 @@ def test_closing_leaves_no_connection_but_maintenance_which_ends_too(connect, re
     wait_until(lambda: set(names(redis_client)) <= {"maintenance", "timers"}, message=lambda: names(redis_client))
     end_services()
     wait_until(lambda: not names(redis_client))
-
-
-def test_maintenance_begins_anew_after_it_ended_for_want_of_work(connect, redis_client, monkeypatch, caplog):
-    monkeypatch.setattr(service, "IDLE_END_S", 0.0)
-    for _ in range(3):
-        connection = connect()
-        thread = connection.default_channel.session.service
-        inbox = Inbox(connection.channel(), "q")
-        wait_until(lambda: names(redis_client)["timers"] == 1, message=lambda: names(redis_client))
-        inbox.rest(0.05)
-        connection.close()
-        thread.wake()
-        wait_until(lambda ended=thread: not ended.running)
-        wait_until(lambda: names(redis_client)["timers"] == 0)
-    assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
 def test_closing_an_idle_consumer_leaves_no_key(connect, redis_client):
@@ -133,17 +114,6 @@ def test_abandoned_connections_leave_no_descriptor_and_no_thread(redis_client, b
     assert after_ending_maintenance() <= before
 
 
-def run_script(text, *arguments):
-    """Run a program with warnings as errors except fork's own; return what it printed as JSON."""
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore:This process:DeprecationWarning", "-c", textwrap.dedent(text), *arguments],
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert not done.stderr, done.stderr
-    return json.loads(done.stdout)
-
-
 def test_a_forked_child_publishes_on_the_inherited_connection_while_the_parent_goes_on(broker_url):
     """As a web server does that forks its workers after the application was loaded."""
     received = run_script(
@@ -183,43 +153,6 @@ def test_a_forked_child_publishes_on_the_inherited_connection_while_the_parent_g
     expected = {f"parent {number}" for number in range(100)} | {f"child {c} {number}" for c in range(3) for number in range(100)}
     assert set(received[1:-1]) == expected
     assert len(received) == len(expected) + 2
-
-
-def test_a_child_forked_amid_another_threads_publish_is_not_locked_out(broker_url):
-    assert (
-        run_script(
-            """
-        import json, os, signal, sys, threading, kombu, celery_redis_plus
-
-        connection = kombu.Connection(sys.argv[1])
-        producer = kombu.Producer(connection)
-        producer.publish("before", routing_key="q")
-        commands = connection.default_channel.session.commands
-        amid, done = threading.Event(), threading.Event()
-
-        def publishes():
-            with commands.exclusive():
-                amid.set()
-                done.wait(30)
-
-        thread = threading.Thread(target=publishes)
-        thread.start()
-        amid.wait(30)
-        pid = os.fork()
-        if not pid:
-            signal.alarm(20)
-            producer.publish("child", routing_key="q")
-            os._exit(0)
-        status = os.waitpid(pid, 0)[1]
-        done.set()
-        thread.join()
-        print(json.dumps(status))
-        connection.release()
-        """,
-            broker_url,
-        )
-        == 0
-    )
 
 
 def test_a_forked_child_keeps_none_of_its_parents_descriptors(broker_url):

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import kombu
 import pytest
+import redis
 from celery import Celery
 
 from celery_redis_plus import configure_app
-from celery_redis_plus.cli.main import main
+from tests.support.commands import run_command
 from tests.support.inbox import Inbox, declare, publish
+from tests.support.stored import now_ms
 
 
 @pytest.fixture(scope="module")
@@ -28,11 +30,16 @@ def test_a_plain_connection_takes_it(path, query):
         declare(channel, "q")
         publish(channel, "q", "x")
         assert Inbox(channel, "q").drain(1) == ["x"]
-        assert (channel.session.address.path, channel.session.address.db) == (str(path), int(bool(query)))
-        if "visibility" in query:
-            assert channel.session.options.visibility_timeout == 60
+        with redis.Redis(unix_socket_path=str(path), db=int(bool(query))) as client:
+            assert client.exists("meta:{q}")
+            if "visibility" in query:
+                publish(channel, "q", "y")
+                channel.basic_get("q")
+                [(_, lease_ends_ms)] = client.zrange("messages_index:{q}", 0, -1, withscores=True)
+                assert 50_000 < lease_ends_ms - now_ms(client) <= 60_000
+            client.flushdb()
         with connection.clone() as other:
-            assert other.default_channel.session.address.path == str(path)
+            assert other.default_channel.queue_sizes("q").ready == 0
 
 
 @pytest.mark.parametrize("configure", [configure_app, lambda app: app])
@@ -44,4 +51,4 @@ def test_an_app_and_the_command_line_take_it(path, configure, capsys):
         assert connection.default_channel.queue_sizes("u").ready == 1
         connection.default_channel.queue_delete("u")
     app.close()
-    assert main(["check", "--url", f"unix://{path}?virtual_host=2"]) == 0
+    assert run_command("check", "--url", f"unix://{path}?virtual_host=2") == 0

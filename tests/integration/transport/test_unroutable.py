@@ -4,14 +4,14 @@ import kombu
 import pytest
 from kombu.exceptions import ChannelError
 
-from celery_redis_plus.broker.dead_letters.store import DeadLetters
-from celery_redis_plus.broker.dead_letters.unroutable import UNDELIVERED
+from tests.support.dead_letters import dead_letters_of
 from tests.support.inbox import Inbox, declare
+from tests.support.stored import UNDELIVERED
 
 
 @pytest.fixture
 def letters(channel):
-    return DeadLetters(channel.session.commands, channel.session.keys)
+    return dead_letters_of(channel)
 
 
 @pytest.fixture

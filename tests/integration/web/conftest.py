@@ -36,7 +36,7 @@ def dead(channel):
         for message in inbox.messages:
             message.reject()
         inbox.cancel()
-        letters = dead_letters_of(channel.session)
+        letters = dead_letters_of(channel)
         return wait_until(lambda: letters.count(queue) == len(bodies) and [letter.tag for letter in letters.page(queue)])
 
     return die

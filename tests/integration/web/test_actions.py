@@ -49,7 +49,7 @@ def test_ticked_dead_letters_are_replayed(page, channel, dead):
     answer = page.post("/dead-letters/replay", {"tag": [first, third]}, queue="q")
     assert notice(answer) == "2 of 2 dead letters are back to work."
     assert Inbox(channel, "q").exactly(2) == ["one", "three"]
-    assert [letter.tag for letter in dead_letters_of(channel.session).page("q")] == [second]
+    assert [letter.tag for letter in dead_letters_of(channel).page("q")] == [second]
     again = page.post("/dead-letters/replay", {"tag": [first]}, queue="q")
     assert notice(again) == "0 of 1 dead letters are back to work."
 
@@ -57,17 +57,17 @@ def test_ticked_dead_letters_are_replayed(page, channel, dead):
 def test_a_dead_letter_that_no_queue_takes_stays_and_the_page_says_why(page, channel):
     channel.exchange_declare("shop", type="direct")
     publish(channel, "nowhere", "x", exchange="shop")
-    (letter,) = dead_letters_of(channel.session).page(UNDELIVERED)
+    (letter,) = dead_letters_of(channel).page(UNDELIVERED)
     answer = page.post("/dead-letters/replay", {"tag": letter.tag}, queue=UNDELIVERED)
     assert "still no queue takes messages to exchange 'shop'" in notice(answer)
-    assert dead_letters_of(channel.session).count(UNDELIVERED) == 1
+    assert dead_letters_of(channel).count(UNDELIVERED) == 1
 
 
 def test_ticked_dead_letters_are_deleted(page, channel, dead):
     first, second = dead("q", "one", "two")
     answer = page.post("/dead-letters/delete", {"tag": [first, "unknown"]}, queue="q")
     assert notice(answer) == "1 of 2 dead letters are deleted."
-    assert [letter.tag for letter in dead_letters_of(channel.session).page("q")] == [second]
+    assert [letter.tag for letter in dead_letters_of(channel).page("q")] == [second]
 
 
 def test_without_a_tick_nothing_happens(page, channel, dead):
@@ -75,7 +75,7 @@ def test_without_a_tick_nothing_happens(page, channel, dead):
     for action in ("replay", "delete"):
         answer = page.post(f"/dead-letters/{action}", queue="q")
         assert (answer.status, "No dead letter is ticked" in answer.text) == (400, True)
-    assert dead_letters_of(channel.session).count("q") == 1
+    assert dead_letters_of(channel).count("q") == 1
 
 
 def test_a_queue_is_paused_and_resumed(page, channel):

@@ -48,12 +48,12 @@ def test_all_of_a_task_are_replayed(page, channel, dead):
     for message in inbox.drain(6) and inbox.messages:
         message.reject()
     inbox.cancel()
-    wait_until(lambda: dead_letters_of(channel.session).count("q") == 6)
+    wait_until(lambda: dead_letters_of(channel).count("q") == 6)
     assert "has begun" in page.post("/dead-letters/replay-many", {"task": "shop.*", "reason": "rejected"}, queue="q").text
     shows(page, "is over")
     shows(page, "4 are back to work.")
     assert sorted(Inbox(channel, "q").exactly(4)) == ["shop.pay", "shop.pay", "shop.refund", "shop.refund"]
-    assert dead_letters_of(channel.session).count("q") == 2
+    assert dead_letters_of(channel).count("q") == 2
 
 
 def test_a_replay_that_is_stopped_ends_behind_its_page_and_another_does_the_rest(page, channel, dead, held):
@@ -69,7 +69,7 @@ def test_a_replay_that_is_stopped_ends_behind_its_page_and_another_does_the_rest
     stopping.join()
     shows(page, "was stopped")
     # The page that was under way is done.
-    assert dead_letters_of(channel.session).count("q") == 3
+    assert dead_letters_of(channel).count("q") == 3
     page.post("/dead-letters/replay-many", queue="q")
     shows(page, "3 are back to work.")
     assert sorted(Inbox(channel, "q").exactly(7)) == list(range(7))
@@ -105,10 +105,10 @@ def test_all_dead_letters_of_a_task_are_deleted_and_the_others_stay(page, channe
     for message in inbox.drain(3) and inbox.messages:
         message.reject()
     inbox.cancel()
-    wait_until(lambda: dead_letters_of(channel.session).count("q") == 3)
+    wait_until(lambda: dead_letters_of(channel).count("q") == 3)
     assert "deletion has begun" in page.post("/dead-letters/delete-many", {"task": "shop.*"}, queue="q").text
     shows(page, "2 are deleted.")
-    (left,) = dead_letters_of(channel.session).page("q")
+    (left,) = dead_letters_of(channel).page("q")
     assert left.headers["task"] == "mail.send"
 
 

@@ -214,7 +214,7 @@ def test_a_dead_letter_exchange_gets_what_can_be_sent_on_and_the_rest_are_kept(k
 
 
 def test_dead_letters_are_listed_and_searched(dead, channel, broker_url):
-    letters = list(dead_letters_of(channel.session).all("q"))
+    letters = list(dead_letters_of(channel).all("q"))
     assert len(letters) == len(ODD) + 2
     with BrokerAdmin(broker_url) as admin:
         pages = list(admin.search_dead_letters("q", DeadLetterFilter(task="shop.*")).pages())
@@ -267,7 +267,7 @@ def test_a_broadcast_that_a_tracked_subscriber_did_not_settle_is_kept(channel):
     unroutable = channel.session.unroutable
     for payload in ODD:
         unroutable.keep_for("reader", payload, PublishAttempt(), "ack_timeout")
-    assert dead_letters_of(channel.session).count(UNDELIVERED) == len(ODD)
+    assert dead_letters_of(channel).count(UNDELIVERED) == len(ODD)
 
 
 COMMANDS = {

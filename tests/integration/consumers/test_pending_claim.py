@@ -126,3 +126,41 @@ def test_a_server_that_does_not_answer_it_is_given_up(connect, loop, server):
         connection.transport.delivery_loop.server.connection.waker.wake()
         with pytest.raises(CONNECTION_ERRORS):
             running.run(lambda: False, 20)
+
+
+@pytest.mark.parametrize("prefetch", [2, 10, 0])
+@pytest.mark.parametrize("channels", [1, 2])
+def test_a_claim_whose_reply_is_read_later_is_fair_too(connect, loop, prefetch, channels):
+    """As beside a pool of processes: acks come when the loop has turned."""
+    publisher = connect().channel()
+    for name, count in (("a", 300), ("b", 5)):
+        declare(publisher, name)
+        publish(publisher, name, *range(count))
+    connection = connect()
+    names = ["ab"] if channels == 1 else ["a", "b"]
+    order, inboxes = [], []
+    for part in names:
+        inbox = Inbox(connection.channel(), *part, prefetch=prefetch, ack=False)
+        inboxes.append(inbox)
+
+        def take(message, inbox=inbox):
+            order.append(message.delivery_info["routing_key"])
+            inbox.messages.append(message)
+
+        inbox.consumer.on_message = take
+    running = loop(connection)
+    fetcher = connection.transport.delivery_loop.server.fetcher
+    fetcher.pool_is_concurrent = True
+    posted = []
+
+    def ack_later():
+        posted.append(fetcher.pending is not None)
+        for inbox in inboxes:
+            if inbox.messages:
+                inbox.messages.pop(0).ack()
+        running.hub.call_soon(ack_later)
+
+    running.hub.call_soon(ack_later)
+    running.run(lambda: len(order) == 305, 30)
+    assert any(posted) or not prefetch
+    assert [at for at, name in enumerate(order) if name == "b"][-1] < 14, order

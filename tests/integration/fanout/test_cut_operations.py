@@ -12,7 +12,7 @@ from celery_redis_plus.errors import PublishTimedOut
 from celery_redis_plus.maintenance.process_services import set_keeper
 from celery_redis_plus.transport.channel import Channel
 from tests.integration.fanout.conftest import news, reconnect, send
-from tests.integration.transport.socket_cuts import SocketCuts
+from tests.integration.fanout.socket_cuts import SocketCuts
 from tests.support.inbox import Inbox, declare, publish
 from tests.support.services import end_services
 

@@ -9,7 +9,7 @@ from typing import Any
 from celery import signals
 
 from celery_redis_plus.consumer.server_consumer import ServerConsumer
-from tests.integration.celery.sleepy_app import app
+from tests.integration.celery_patches.sleepy_app import app
 
 __all__ = ["app"]
 

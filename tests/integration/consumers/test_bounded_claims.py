@@ -1,0 +1,55 @@
+"""One claim looks at a bounded number of messages that expired, or vanished."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.filling import fill
+from tests.support.inbox import Inbox, declare, publish
+from tests.support.stored import keys_of
+from tests.support.waiting import wait_until
+
+#: More than one claim looks at.
+MANY = 2_000
+
+
+#: What one claim looks at.
+BOUND = 500
+
+
+@pytest.fixture
+def expired(connect, redis_client):
+    """Have `count` expired messages in the queue `q`, which has these arguments, and a good one behind them."""
+
+    def make(count=MANY, **arguments):
+        channel = connect().channel()
+        declare(channel, "q", arguments=arguments)
+        publish(channel, "q", "milk", expiration=0.05)
+        of = keys_of("q")
+        fill(redis_client, of, of.ready, count)
+        expiry = redis_client.zrange(of.expiry, 0, -1, withscores=True)[0][1]
+        wait_until(lambda: redis_client.time()[0] * 1000 > expiry)
+        publish(channel, "q", "honey")
+        return channel
+
+    return make
+
+
+def test_one_claim_looks_at_a_bounded_number(expired, redis_client):
+    channel = expired()
+    batch = channel.consumer_session.claim_commands.claim(["q"], 4, share=True)
+    assert (batch.messages, batch.more) == ([], ["q"])
+    assert redis_client.zcard("queue:{q}") == MANY + 1 - BOUND
+
+
+def test_vanished_messages_are_passed_in_the_same_steps(connect, redis_client):
+    channel = connect().channel()
+    declare(channel, "q")
+    publish(channel, "q", "milk")
+    of = keys_of("q")
+    fill(redis_client, of, of.ready, MANY)
+    redis_client.delete(*(of.message + tag for tag in redis_client.zrange(of.ready, 0, -1)))
+    publish(channel, "q", "honey")
+    channel.consumer_session.claim_commands.claim(["q"], 4, share=True)
+    assert redis_client.zcard(of.ready) == MANY + 1 - BOUND
+    assert Inbox(channel, "q").drain(1) == ["honey"]
