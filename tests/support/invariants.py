@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from celery_redis_plus.keys import Keys, decode_name
 from tests.support.replies import sorted_set_members
@@ -77,18 +77,25 @@ def _trashed(client: redis.Redis, queue: QueueKeys, numbers: Iterable[bytes]) ->
     return {tag for number in numbers for tag in sorted_set_members(client, queue.trash_set(number))}
 
 
+#: KEYS: places, trash, meta, wakeup, and all that has a TTL; ARGV: how many places.
+LOOK = """
+local places, found = tonumber(ARGV[1]), {}
+for i = 1, places do found[i] = redis.call('ZRANGE', KEYS[i], 0, -1, 'WITHSCORES') end
+found[places + 1] = redis.call('ZRANGE', KEYS[places + 1], 0, -1)
+found[places + 2] = redis.call('HEXISTS', KEYS[places + 2], 'ttl')
+found[places + 3] = redis.call('EXISTS', KEYS[places + 3])
+for i = places + 4, #KEYS do found[i] = redis.call('PTTL', KEYS[i]) end
+return found
+"""
+
+
 def _look(client: redis.Redis, queue: QueueKeys) -> tuple[Places, bool, bool, list[int]]:
     """Return the places, whether the queue is transient and has a wakeup, and the TTLs of its keys; mostly in one round trip."""
-    with client.pipeline(transaction=False) as pipeline:
-        for place in PLACES:
-            pipeline.zrange(getattr(queue, place), 0, -1, withscores=True)
-        pipeline.zrange(queue.trash, 0, -1)
-        pipeline.hexists(queue.meta, "ttl")
-        pipeline.exists(queue.wakeup)
-        for key in queue.structure():
-            pipeline.pttl(key)
-        replies = pipeline.execute()
-    places: Places = {place: dict(replies.pop(0)) for place in PLACES}
+    sets = [getattr(queue, place) for place in PLACES]
+    keys = [*sets, queue.trash, queue.meta, queue.wakeup, *queue.structure()]
+    replies: list[Any] = list(client.eval(LOOK, len(keys), *keys, len(sets)))
+    pairs = [iter(replies.pop(0)) for _ in sets]
+    places: Places = {place: {tag: float(next(pair)) for tag in pair} for place, pair in zip(PLACES, pairs, strict=True)}
     places[TRASH] = dict.fromkeys(_trashed(client, queue, replies.pop(0)), 0.0)
     return places, bool(replies.pop(0)), bool(replies.pop(0)), replies
 
@@ -155,15 +162,21 @@ def _keys(queue: QueueKeys, ttls_ms: list[int], *, transient: bool) -> Iterator[
             yield f"the record {key!r} of a transient queue never expires"
 
 
+#: KEYS: what the messages' keys begin with; ARGV: how many fields, the fields, the tags.
+HASHES = """
+local fields, found = tonumber(ARGV[1]), {}
+for i = fields + 2, #ARGV do
+  local key = KEYS[1] .. ARGV[i]
+  local values = redis.call('HMGET', key, unpack(ARGV, 2, fields + 1))
+  found[#found + 1] = { redis.call('PTTL', key), redis.call('HEXISTS', key, 'payload'), values }
+end
+return found
+"""
+
+
 def _hashes(client: redis.Redis, queue: QueueKeys, tags: Iterable[bytes]) -> Iterator[_Hash]:
     left = iter(tags)
     while page := list(islice(left, PAGE)):
-        with client.pipeline(transaction=False) as pipeline:
-            for tag in page:
-                pipeline.pttl(queue.message + tag)
-                pipeline.hmget(queue.message + tag, *FIELDS)
-                pipeline.hexists(queue.message + tag, "payload")
-            replies = pipeline.execute()
-        for number, tag in enumerate(page):
-            ttl_ms, fields, has_payload = replies[3 * number : 3 * number + 3]
-            yield _Hash(tag, ttl_ms, has_payload, *fields)
+        found: Any = client.eval(HASHES, 1, queue.message, len(FIELDS), *FIELDS, *page)
+        for tag, (ttl_ms, has_payload, fields) in zip(page, found, strict=True):
+            yield _Hash(tag, ttl_ms, bool(has_payload), *fields)

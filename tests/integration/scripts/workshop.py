@@ -139,9 +139,9 @@ class Workshop:
         self.queues.declare(name, QueueArguments.parse(name, durable=True, arguments=arguments))
 
     def publish(self, *bodies: bytes, queue: str = "q", **properties: Any) -> None:
+        limits = self.client.hget(self.q.meta, "limited")
         for body in bodies:
             eta, life = properties.get("eta", 0), properties.get("life", "")
-            limits = self.client.hget(self.q.meta, "limited")
             if limits is None:
                 message = Outgoing(self.envelope, body, 255, eta, life)
                 if properties.get("ordinary"):
