@@ -8,6 +8,7 @@ import pytest
 #: Rooms, and of others the parts, that no publish needs. Of `consumer/` and `maintenance/` the parts that it does.
 UNNEEDED = (
     *(f"celery_redis_plus.{room}." for room in ("cli", "admin", "migration", "spark", "testing", "demo", "integration.worker")),
+    *("celery_redis_plus.integration.consumer_priority", "celery_redis_plus.integration.one_shard"),
     *("celery.worker.consumer", "celery.app.trace", "celery.concurrency.prefork", "billiard.pool"),
     *("celery_redis_plus.broker.consumers.claims", "celery_redis_plus.broker.fanout", "celery_redis_plus.broker.integrity"),
     *("celery_redis_plus.connection.master", "celery_redis_plus.connection.sentinel_"),
