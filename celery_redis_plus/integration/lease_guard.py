@@ -77,13 +77,10 @@ def _process_at_once(process: Callable[[Any], Any], request: Any) -> Any:
 
 
 def _begin(request: Any) -> None:
-    note = getattr(request, "crp_note_delivery", None)
-    if note is not None:
-        # What a child gets is packed next.
-        note()
     if isinstance(request.message, Message):
-        # The job is written to a child, which may end this process before it says that it has accepted the job.
-        request.message.begin()
+        acks_early = getattr(request, "crp_acks_early", None)
+        # Before the job is packed, and written to a child, which may end this process before it says that it has accepted it.
+        request.message.begin(acked_early=acks_early is None or acks_early())
 
 
 def has_lease(request: Any) -> bool:

@@ -78,10 +78,9 @@ class BrokerRequest:
         """
         if self.crp_waits_in_pool and (not has_lease(self) or self.revoked()):  # type: ignore[attr-defined]
             raise TaskLostError(self.id)  # type: ignore[attr-defined]
-        self.crp_note_delivery()
         message = self.message  # type: ignore[attr-defined]
         if isinstance(message, Message):
-            message.begin()
+            message.begin(acked_early=self.crp_acks_early())
             message.delivered_by.consumer_session.service.unhandled_in_a_row = 0
         try:
             super().on_accepted(pid, time_accepted)  # type: ignore[misc]
@@ -90,7 +89,7 @@ class BrokerRequest:
             logger.warning("task %r has begun, and Celery cannot note it: %s", self.id, error, extra={"task_id": self.id})  # type: ignore[attr-defined]
             if not self.task.acks_late and isinstance(message, Message) and not message.acknowledged:  # type: ignore[attr-defined]
                 self.acknowledge()
-        if self.crp_policies is not None and self._crp_acks_early():
+        if self.crp_policies is not None and self.crp_acks_early():
             self._crp_settle(ACK, early=True)
 
     def on_timeout(self, soft: bool, timeout: float) -> None:
@@ -172,12 +171,6 @@ class BrokerRequest:
         else:
             self.reject(requeue=action == REQUEUE)
 
-    def crp_note_delivery(self) -> None:
-        """Let the task know which delivery it may settle, before its pool begins it."""
-        message = self.message  # type: ignore[attr-defined]
-        if isinstance(message, Message):
-            message.note_task_delivery(acked_early=self._crp_acks_early())
-
     def _crp_settled_by_task(self) -> str:
         message = self.message  # type: ignore[attr-defined]
         if not isinstance(message, Message):
@@ -185,7 +178,8 @@ class BrokerRequest:
         # Only pools of processes have children.
         return settled_by_task(message) if children else message.settled_by_task
 
-    def _crp_acks_early(self) -> bool:
+    def crp_acks_early(self) -> bool:
+        """Return whether its message is acked before the work begins."""
         if self.crp_policies is None:
             return not self.task.acks_late  # type: ignore[attr-defined]
         return self._crp_table() is None

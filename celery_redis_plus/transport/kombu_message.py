@@ -75,21 +75,19 @@ class Message(base.Message):
         """Whether it was sent back to its queue, or is about to be."""
         return self._unacked is not None and self._unacked.given_back
 
-    def begin(self) -> None:
-        """Note that the work on it begins: the server is told where a delivery of it failed before. From any thread."""
-        if self._unacked is not None:
-            self._unacked.started = True
-            if self._unacked.failed_before:
-                self.delivered_by.consumer_session.acknowledger.begin(self._unacked)
+    def begin(self, *, acked_early: bool = False) -> None:
+        """Note that the work on it begins: the server is told where a delivery of it failed before. From any thread.
 
-    def note_task_delivery(self, *, acked_early: bool) -> None:
-        """Let its task know its fencing token, and which delivery it may settle: none, if it is acked before its task begins.
-
-        What the publisher has sent under this name counts for nothing.
+        Its task learns its fencing token, and which delivery it may settle: none, if it is acked before the work begins. What the
+        publisher has sent under these names counts for nothing.
         """
         delivery = f"{self.delivery_tag} {self.claim}"
         self.properties[TASK_DELIVERY] = "" if acked_early else delivery
         self.properties[TASK_FENCE] = f"{delivery} {self.queue or ''}"
+        if self._unacked is not None:
+            self._unacked.started = True
+            if self._unacked.failed_before:
+                self.delivered_by.consumer_session.acknowledger.begin(self._unacked)
 
     @property
     def claim(self) -> int:
