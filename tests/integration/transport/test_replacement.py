@@ -10,8 +10,9 @@ import pytest
 from celery_redis_plus.broker.queues.messages import Messages
 from celery_redis_plus.connection.server_time import server_ms
 from celery_redis_plus.errors import InvalidArgument
-from celery_redis_plus.events import illegal_steps, read_entry, shown_state
+from celery_redis_plus.events import read_entry, shown_state
 from celery_redis_plus.keys import Keys
+from tests.support.events import illegal_steps
 from tests.support.inbox import Inbox, declare
 from tests.support.invariants import violations
 from tests.support.lost_replies import LostReplies
