@@ -85,8 +85,8 @@ class Publisher:
         dedup_window_s: float,
         on_missing: Callable[[str], bool],
         replication: Replication | None = None,
-        bounded: Bounded | None = None,
-        bounded_exchanges: Bounded | None = None,
+        bounded: Callable[[], Bounded] | None = None,
+        bounded_exchanges: Callable[[], Bounded] | None = None,
     ) -> None:
         """Publish over `commands`.
 
@@ -96,7 +96,7 @@ class Publisher:
             dedup_window_s: how long the server remembers a producer, in seconds.
             on_missing: called with a queue's name when the queue has no record; returns whether it has one now.
             replication: what the replicas must confirm; the connection's timeout has to leave time for it.
-            bounded: publishes into queues that have limits; without it they are refused.
+            bounded: returns what publishes into queues that have limits; called at the first, which is refused without it.
             bounded_exchanges: the same for fanout exchanges.
         """
         self._commands = commands
@@ -109,7 +109,9 @@ class Publisher:
         self.waits_for_replicas = replication.replicas > 0
         #: How many replicas confirmed the last call's message, which is stored; None: enough, or it is not stored.
         self._confirmed: int | None = None
-        self._bounded, self._bounded_exchanges = bounded, bounded_exchanges
+        self._make_bounded, self._make_bounded_exchanges = bounded or _refuse_bounded, bounded_exchanges or _refuse_bounded
+        self._bounded: Bounded | None = None
+        self._bounded_exchanges: Bounded | None = None
         #: Queues whose events are written, as far as this publisher knows.
         self.event_logged: set[str] = set()
         self._publish_ordinary = PublishScript("publish_ordinary", keys, lambda of: of.publish_ordinary)
@@ -177,7 +179,7 @@ class Publisher:
             if reply != BOUNDED:
                 return reply
         if bounded is None:
-            raise PublishRefused(f"queue {queue!r} has limits, which this publisher was not made for; nothing is stored")
+            bounded = self._bounded = self._make_bounded()
         managed = bounded.put(queue, message, lambda *more: self._send(queue, message, attempt, self._publish_bounded, more))
         return self._put(queue, message, attempt) if managed is None else managed
 
@@ -305,10 +307,7 @@ class Publisher:
         if bounded is None or exchange not in bounded.queues:
             reply = self._append(target, record, message, routing_key, nobody, attempt)
         while reply == BOUNDED:
-            if bounded is None:
-                raise PublishRefused(
-                    f"exchange {exchange!r} has limits, which this publisher was not made for; nothing is stored"
-                )
+            bounded = self._bounded_exchanges = bounded or self._make_bounded_exchanges()
             append = partial(self._append, target, record, message, routing_key, nobody, attempt)
             reply = bounded.put(exchange, message, append) or append()
         if reply == REDECLARED:
@@ -370,6 +369,10 @@ class Publisher:
 
     def _stage(self, queue: str, message: Outgoing, producer: bytes, number: int) -> bytes:
         return stage(self._commands, self._keys.queue(queue), producer + b"." + str(number).encode(), message.body)
+
+
+def _refuse_bounded() -> Bounded:
+    raise PublishRefused("a queue or an exchange with limits, which this publisher was not made for; nothing is stored")
 
 
 def stage(commands: CommandConnection, keys: QueueKeys, name: bytes, body: bytes) -> bytes:
