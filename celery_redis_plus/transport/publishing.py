@@ -125,9 +125,9 @@ class ExchangePublisher:
         if publisher.waits_for_replicas and not (exchange and self._connection.ignores_unroutable(exchange)):
             publisher.check_replicas(attempt)
 
-    def to_queue(self, message: dict[str, Any], queue: str, attempt: PublishAttempt) -> bool:
-        """Give a message to a queue; return False where the queue is gone and must not come back."""
-        return bool(self._connection.publisher.to_queue(queue, self._outgoing(message, queue), attempt))
+    def to_fallback(self, message: dict[str, Any], queue: str, attempt: PublishAttempt) -> None:
+        """Give a message without a recipient to the queue that the option `deadletter_queue` names."""
+        self._connection.publisher.to_queue(queue, self._outgoing(message, queue), attempt)
 
     def _has_alternate(self, exchange: str) -> bool:
         """Return whether the exchange has an alternate exchange, for messages that it cannot route."""
@@ -245,7 +245,7 @@ class ExchangePublisher:
         fallback = None if broadcast or not exchange else connection.options.deadletter_queue
         if fallback:
             self.warn_of_fallback(message, exchange, routing_key)
-            self.to_queue(message, fallback, attempt)
+            self.to_fallback(message, fallback, attempt)
         elif not exchange:
             # Its queue was transient and is gone, a client that has left: such queues keep no dead letters.
             connection.unroutable.count()
