@@ -135,15 +135,12 @@ class BrokerRequest:
 
     def acknowledge(self) -> None:
         """Settle as the policy says; without one, ack. Leave what the task has settled, and what a killed greenlet had."""
-        if self._crp_killed or self._crp_settled_by_task():
-            return
-        self._crp_settle(self._crp_action(ACK), early=not self.task.acks_late)  # type: ignore[attr-defined]
+        if not self._crp_killed:
+            self._crp_settle(ACK, early=not self.task.acks_late)  # type: ignore[attr-defined]
 
     def reject(self, requeue: bool = False) -> None:
         """Settle as the policy says; without one, reject."""
-        if self._crp_settled_by_task():
-            return
-        self._crp_settle(self._crp_action(REQUEUE if requeue else "reject"))
+        self._crp_settle(REQUEUE if requeue else "reject")
 
     # -- ours -------------------------------------------------------------------------------------------------------------
 
@@ -201,12 +198,6 @@ class BrokerRequest:
         elif not settled:
             message.note_outcome(reason, failure)
 
-    def _crp_action(self, asked: str) -> str:
-        if self.crp_policies is None:
-            return asked
-        table = self._crp_table()
-        return ACK if table is None else table.get(self._crp_ending, asked)
-
     def _crp_table(self) -> Mapping[str, str] | None:
         """Return what is done by ending; None: everything was acked first."""
         assert self.crp_policies is not None  # noqa: S101 - for mypy: the callers have looked
@@ -217,14 +208,19 @@ class BrokerRequest:
         return _by_settings(settings) if settings.get("acks_late") else None
 
     def _crp_settle(self, action: str, *, early: bool = False) -> None:
+        """Settle as the policy says, else by `action`, where the task has not settled by itself."""
+        if self._crp_settled_by_task():
+            return
+        if self.crp_policies is not None:
+            table = self._crp_table()
+            action = ACK if table is None else table.get(self._crp_ending, action)
+        message = self.message  # type: ignore[attr-defined]
         if action == ACK:
-            message = self.message  # type: ignore[attr-defined]
             if early and self._crp_ending == "success" and isinstance(message, Message):
                 self._crp_acked_early = True
                 message.mark_acked_early()
             super().acknowledge()  # type: ignore[misc]
         else:
-            message = self.message  # type: ignore[attr-defined]
             if self._crp_ending != "requeue" and isinstance(message, Message):
                 # By a policy, not as the task wishes.
                 message.mark_failed()

@@ -81,18 +81,15 @@ class Message(base.Message):
         Its task learns its fencing token, and which delivery it may settle: none, if it is acked before the work begins. What the
         publisher has sent under these names counts for nothing.
         """
-        delivery = f"{self.delivery_tag} {self.claim}"
+        unacked = self._unacked
+        # A broadcast has no claim number.
+        delivery = f"{self.delivery_tag} {0 if unacked is None else unacked.claim}"
         self.properties[TASK_DELIVERY] = "" if acked_early else delivery
         self.properties[TASK_FENCE] = f"{delivery} {self.queue or ''}"
-        if self._unacked is not None:
-            self._unacked.started = True
-            if self._unacked.failed_before:
-                self.delivered_by.consumer_session.acknowledger.begin(self._unacked)
-
-    @property
-    def claim(self) -> int:
-        """Its claim number; 0 of a broadcast."""
-        return 0 if self._unacked is None else self._unacked.claim
+        if unacked is not None:
+            unacked.started = True
+            if unacked.failed_before:
+                self.delivered_by.consumer_session.acknowledger.begin(unacked)
 
     def settle_for_task(self, how: str, *, delay_ms: int | None = None, error: str | None = None) -> bool:
         """Settle it for its task, which runs; return False where it is settled, or another consumer has it. From any thread.
