@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from functools import partial
@@ -139,7 +138,7 @@ class ExchangePublisher:
         broadcast = bool(exchange) and self._connection.bindings.is_fanout(exchange)
         recipients = self._recipients(exchange, routing_key, message["headers"], broadcast=broadcast)
         payload = self._stream_payload(message) if broadcast else b""
-        self._connection.tracking.begin(message, attempt, recipients, payload, delay_s=_delay_s(message))
+        self._connection.tracking.begin(message, attempt, recipients, payload)
 
     def _recipients(
         self, exchange: str, routing_key: str, headers: Mapping[str, Any], *, broadcast: bool
@@ -174,7 +173,7 @@ class ExchangePublisher:
         connection = self._connection
         if connection.acceptance.queues:
             connection.acceptance.check(exchange, message, "exchange")
-        outgoing = Outgoing(self._envelope(message), _body(message["body"]), rank=0, source_message=message)
+        outgoing = Outgoing(self._envelope(message), _body(message["body"]), rank=0, message=message)
         target = connection.target(exchange)
         try:
             record = connection.bindings.text_of(exchange)
@@ -307,7 +306,7 @@ class ExchangePublisher:
             rank=RANKS[self._connection.options.priority_order or "high-first"][priority],
             eta=eta,
             life=life,
-            source_message=message,
+            message=message,
             deduplication=deduplication,
             limited=limited,
             describe=partial(describe, headers, properties, eta_ms=eta, body_size=len(body)),
@@ -383,9 +382,3 @@ def _body(body: Any) -> bytes:
     raise InvalidArgument(
         f"argument 'body' is of type {type(body).__name__!r}; allowed are bytes and str: a Producer serializes others"
     )
-
-
-def _delay_s(message: Mapping[str, Any]) -> float:
-    """Return in how many seconds a message becomes deliverable; 0 for one that is now."""
-    eta = eta_of(message["headers"], message["properties"])
-    return int(eta) / 1000 if isinstance(eta, str) else max(0.0, eta / 1000 - time.time())

@@ -141,9 +141,9 @@ class TypeCheck:
         Raises:
             MessageNotAccepted: naming the queue, what came and what it accepts.
         """
-        if outgoing.source_message is None:
+        if outgoing.message is None:
             return
-        publication = OutgoingView(queue, outgoing.source_message)
+        publication = OutgoingView(queue, outgoing.message)
         if not limits.accept(publication.names):
             accepted = ", ".join(map(repr, limits.accepts))
             raise MessageNotAccepted(f"{kind} {queue!r} accepts {accepted} (x-accept-types); what came is {publication}")
