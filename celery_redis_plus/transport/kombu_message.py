@@ -141,19 +141,6 @@ class Message(base.Message):
             self._unacked.note_outcome("early")
             self._unacked.acked_early = True
 
-    def serializable(self) -> dict[str, Any]:
-        """Return the payload again, as plain data."""
-        headers = dict(self.headers)
-        # The body is decompressed by now.
-        headers.pop("compression", None)
-        return {
-            "body": self.body,
-            "properties": self.properties,
-            "content-type": self.content_type,
-            "content-encoding": self.content_encoding,
-            "headers": headers,
-        }
-
 
 def broadcast_payload(entry: Entry, tag: str, redelivered: bool, *, again: bool = False) -> dict[str, Any]:
     """Return a broadcast as kombu's payload. Every call makes a new one: each consumer may change its own.
