@@ -90,26 +90,17 @@ def has_lease(request: Any) -> bool:
         return True
     tag, channel = message.delivery_tag, message.delivered_by
     try:
-        held = channel.consumer_session.leases.holds(tag)
+        if channel.consumer_session.leases.holds(tag):
+            return True
     except (RedisError, OSError):
-        # It is unknown: the next worker that takes it begins it, perhaps this worker.
-        held = False
+        # The next worker that takes it begins it, perhaps this worker.
         channel.qos.leave(tag)
-        logger.info(
-            "task %s[%s] is not begun and goes back: it is unknown whether its message is held",
-            request.name,
-            request.id,
-            extra={"task_name": request.name, "task_id": request.id},
-        )
+        why = " and goes back: it is unknown whether its message is held"
     else:
-        if not held:
-            channel.qos.drop(tag)
-            logger.info(
-                "task %s[%s] is not begun: its message was given to another consumer",
-                request.name,
-                request.id,
-                extra={"task_name": request.name, "task_id": request.id},
-            )
-    if not held:
-        worker_compat.forget(request)
-    return bool(held)
+        channel.qos.drop(tag)
+        why = ": its message was given to another consumer"
+    logger.info(
+        "task %s[%s] is not begun%s", request.name, request.id, why, extra={"task_name": request.name, "task_id": request.id}
+    )
+    worker_compat.forget(request)
+    return False
