@@ -44,7 +44,7 @@ script puts it through untouched: Lua never parses an envelope. Only `published`
 **One change, one event**, written by the script that makes the change, in the same step. Two exceptions: a message that is
 published with a delay has `published` and then `delayed`; one that dies and goes to another queue has `dead_lettered` and then
 `moved`, while in the target queue a new message with its own id is `published`, whose `source_id` is the old id. `TRANSITIONS`
-says which changes are possible; `illegal_steps` checks a path.
+says which changes are possible.
 
 **Readers** register what they have committed in the hash `events_readers:{Q}`: name -> `EPOCH-N MS LOST OWNER`. That is the last
 entry that is safe with them, the server's ms when they said so, how many were trimmed before they could read them, and the folder
@@ -62,7 +62,7 @@ a task's messages, each followed by a space; both expire `event_log_max_age` aft
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
@@ -213,20 +213,6 @@ def shown_state(state: str, *, event: str, reason: str, tried: bool) -> str:
     if event == "acked" and reason == "retry":
         return "RETRIED"
     return COMPLETED if event == "acked" and reason in {"", "ignored", "early"} else FAILED
-
-
-def illegal_steps(events: Iterable[str]) -> list[str]:
-    """Return what is wrong with one message's events, in order: `["acked after acked"]`; empty is a legal path."""
-    state, last, found = NEW, "nothing", []
-    for event in events:
-        transition = TRANSITIONS.get(event)
-        if transition is None:
-            found.append(f"unknown event {event}")
-            continue
-        if state not in transition.sources:
-            found.append(f"{event} after {last}")
-        state, last = transition.target, event
-    return found
 
 
 # ------------------------------------------------------------------------------------------- encoding

@@ -44,7 +44,7 @@ class Outgoing:
     #: revokes it then.
     life: str = ""
     #: What a typed queue checks: the message as the publisher's own layer has it.
-    source_message: Any = None
+    message: Any = None
     #: The publish script's deduplication argument (`broker.arguments.deduplication`).
     deduplication: bytes | None = None
     #: Makes the description for its lifecycle events; called only where the queue's events are written.

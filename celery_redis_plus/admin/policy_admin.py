@@ -8,13 +8,12 @@ from redis.exceptions import ResponseError
 
 from celery_redis_plus.admin.part import AdminPart
 from celery_redis_plus.broker.arguments.names import is_meant
-from celery_redis_plus.broker.queues.policies import PolicyList, applying
 from celery_redis_plus.errors import InvalidArgument, PreconditionFailed, QueueNotFound
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from celery_redis_plus.broker.queues.policies import Policy
+    from celery_redis_plus.broker.queues.policies import Policy, PolicyList
 
 
 def policy_shown(pattern: str, arguments: Mapping[str, object], reason: str, for_s: float | None) -> dict[str, Any]:
@@ -95,7 +94,7 @@ class PolicyAdmin(AdminPart):
         for queue in sorted(self._queues.registry.lasting()):
             if not is_meant(queue, pattern):
                 continue
-            by = applying(policies.all, queue)
+            by = policies.applying(queue)
             found[queue] = (
                 f"policy {by.pattern!r} applies instead" if by and not isinstance(policy, str) and by != policy else None
             )

@@ -8,14 +8,18 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from math import inf, isnan
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from celery_redis_plus.cli.exit_status import INTERRUPTED
 from celery_redis_plus.cli.output import Progress
+
+if TYPE_CHECKING:
+    from celery_redis_plus.admin.broker_admin import BrokerAdmin
+    from celery_redis_plus.broker.queues.audit import Action
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
@@ -139,6 +143,15 @@ def in_steps(pages: Iterable[tuple[int, T]], total: int, what: str, stopped: Cal
             progress.step(looked_at)
             if stopped():
                 return
+
+
+def audited(
+    admin: BrokerAdmin, name: str, queue: str, *, dry_run: bool, **details: Any
+) -> AbstractContextManager[Action]:  # fmt: skip
+    """Note what becomes of many messages of a queue, in all its steps, as one action; nothing of a `--dry-run`."""
+    from celery_redis_plus.broker.queues.audit import Action
+
+    return nullcontext(Action()) if dry_run else admin.audit.action(name, queue, in_steps=True, **details)
 
 
 def complain(text: str) -> None:

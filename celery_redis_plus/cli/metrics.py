@@ -15,7 +15,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 from redis.exceptions import RedisError
 
-from celery_redis_plus.cli.metric_descriptions import GAUGES, PREFIX, QUEUE_COUNTERS
+from celery_redis_plus.cli.metric_descriptions import GAUGES, LABELS, PREFIX, QUEUE_COUNTERS
 from celery_redis_plus.connection.forks import lock_of
 from celery_redis_plus.errors import CeleryRedisPlusError
 
@@ -100,9 +100,10 @@ class BrokerCollector(Collector):
     def _read_all(self, began: float) -> Iterator[Metric]:
         seen = self._read()
         families = [] if seen is None else list(self._families(*seen))
-        yield GaugeMetricFamily(f"{PREFIX}up", GAUGES["up"], 0 if seen is None else 1)
-        yield GaugeMetricFamily(f"{PREFIX}scrape_seconds", GAUGES["scrape_seconds"], time.monotonic() - began)
-        yield from families
+        up, scrape_s = map(_gauge, ("up", "scrape_seconds"))
+        up.add_metric([], 0 if seen is None else 1)
+        scrape_s.add_metric([], time.monotonic() - began)
+        yield from (up, scrape_s, *families)
 
     def _families(
         self, seen: list[Seen], subscribers: dict[str, list[Subscriber]], limiters: list[LimiterState]
@@ -141,12 +142,13 @@ def _seen(admin: BrokerAdmin, queues: Sequence[str], *, internal: bool) -> Itera
     yield from (Seen(one, counters[one.queue]) for one in overviews if one.queue in counters)
 
 
+def _gauge(name: str) -> GaugeMetricFamily:
+    return GaugeMetricFamily(PREFIX + name, GAUGES[name], labels=LABELS.get(name, ("queue",)))
+
+
 def _gauges(seen: list[Seen]) -> Iterator[Metric]:
-    messages = GaugeMetricFamily(f"{PREFIX}queue_messages", GAUGES["queue_messages"], labels=["queue", "state"])
-    oldest, consumers, paused, full = (
-        GaugeMetricFamily(PREFIX + name, GAUGES[name], labels=["queue"])
-        for name in ("queue_oldest_ready_seconds", "queue_consumers", "queue_paused", "queue_full_ratio")
-    )
+    names = ("queue_messages", "queue_oldest_ready_seconds", "queue_consumers", "queue_paused", "queue_full_ratio")
+    messages, oldest, consumers, paused, full = map(_gauge, names)
     for one in seen:
         overview = one.overview
         for state in STATES:
@@ -160,10 +162,7 @@ def _gauges(seen: list[Seen]) -> Iterator[Metric]:
 
 
 def _limiter_gauges(limiters: list[LimiterState]) -> Iterator[Metric]:
-    waiting, held = (
-        GaugeMetricFamily(PREFIX + name, GAUGES[name], labels=["limiter"])
-        for name in ("limiter_waiting_messages", "limiter_held")
-    )
+    waiting, held = map(_gauge, ("limiter_waiting_messages", "limiter_held"))
     by_name: dict[str, list[LimiterState]] = defaultdict(list)
     for one in limiters:
         by_name[one.limiter.partition(":")[0]].append(one)
@@ -176,10 +175,7 @@ def _limiter_gauges(limiters: list[LimiterState]) -> Iterator[Metric]:
 
 
 def _fanout_gauges(subscribers: dict[str, list[Subscriber]]) -> Iterator[Metric]:
-    count, lag = (
-        GaugeMetricFamily(PREFIX + name, GAUGES[name], labels=["exchange"])
-        for name in ("fanout_subscribers", "fanout_max_lag_messages")
-    )
+    count, lag = map(_gauge, ("fanout_subscribers", "fanout_max_lag_messages"))
     for exchange, found in subscribers.items():
         # A reader of a durable subscriber stands beside it.
         queues = {one.queue for one in found}

@@ -17,7 +17,7 @@ EXAMPLES = {
     CLUSTER_SCHEME: "redisplus+cluster://host1:6379;host2:6379/0",
 }
 
-_HOST = re.compile(r"(?:\[(?P<ipv6>[^\[\]]+)\]|(?P<name>[^\[\]:]+))(?::(?P<port>[0-9]{1,5}))?")
+_HOST = r"(?:\[(?P<ipv6>[^\[\]]+)\]|(?P<name>[^\[\]:]+))(?::(?P<port>[0-9]{1,5}))?"
 
 
 def kind_of(scheme: str) -> str | None:
@@ -44,7 +44,7 @@ def hosts_of(text: str, kind: str) -> tuple[tuple[str, int], ...]:
     """
     found = []
     for place in re.split("[;,]", text):
-        match = _HOST.fullmatch(place.strip())
+        match = re.fullmatch(_HOST, place.strip())
         port = int(match["port"] or DEFAULT_PORTS[kind]) if match else 0
         if match is None or not 0 < port < 65536:
             raise InvalidAddress(

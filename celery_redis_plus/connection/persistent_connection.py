@@ -59,7 +59,6 @@ class PersistentConnection:
         self.purpose = purpose
         self.timeout = timeout
         self._learns_id = learns_id
-        #: Names the keys on account of which the server refuses a call.
         #: Called when an open connection failed, or one could not be opened: what its user had begun over it may be half done.
         #: A close in order, or of an idle connection, does not count.
         self.on_failure: Callable[[], None] = lambda: None

@@ -58,11 +58,6 @@ class Waker:
                 self._write(pipe)
         return pipe.reader
 
-    @property
-    def awake(self) -> bool:
-        """Whether it is readable."""
-        return self._awake
-
     def wake(self) -> None:
         """Make it readable. May be called from any thread, from a signal handler, and after `close`."""
         if not self._awake:

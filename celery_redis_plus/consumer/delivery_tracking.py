@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import RedisError
 
+from celery_redis_plus.broker.arguments.eta import eta_of
 from celery_redis_plus.broker.consumers.settlement import Settlement
 from celery_redis_plus.broker.consumers.unacked import TrackedRecipient
 from celery_redis_plus.broker.dead_letters.unroutable import REJECTED as REASON_REJECTED
@@ -36,26 +38,27 @@ class Tracking:
 
     # -- publishers -------------------------------------------------------------------------------------------------------
 
-    def begin(
-        self, message: Mapping[str, Any], attempt: PublishAttempt, recipients: Sequence[str], payload: bytes, *,
-        delay_s: float = 0.0,
-    ) -> None:  # fmt: skip
+    def begin(self, message: Mapping[str, Any], attempt: PublishAttempt, recipients: Sequence[str], payload: bytes) -> None:
         """Track a delivery, before any recipient can answer; a retry goes on with what was begun.
-        Raises as `CommandConnection.call` does.
+
+        The time for answers begins when the message becomes deliverable.
 
         Args:
             message: its header gets the delivery's id.
             attempt: collects the tags of the recipients' messages from now on.
             recipients: queues, or subscribers.
             payload: of a broadcast; what a subscriber that is too late leaves.
-            delay_s: the seconds until the message becomes deliverable; the time for answers begins then.
+
+        Raises:
+            InvalidEta: as `eta_of`.
+            redis.exceptions.RedisError: as `error_translation.translate` names it.
         """
         if attempt.tags is not None:
             return
         properties, wanted = message["properties"], message["properties"][TRACK]
         info = properties["delivery_info"]
         about = About(info["exchange"], info["routing_key"], bool(payload))
-        self.tracks.begin(wanted.id, about, recipients, wanted.ack_timeout_s + delay_s, payload)
+        self.tracks.begin(wanted.id, about, recipients, wanted.ack_timeout_s + _delay_s(message), payload)
         message["headers"][HEADER] = wanted.id
         attempt.tags = {}
 
@@ -99,3 +102,9 @@ class Tracking:
         with suppress(RedisError, OSError, UnicodeEncodeError):
             # The session's owner meets the lost connection with its next call.
             self.tracks.report(track, recipient, outcome)
+
+
+def _delay_s(message: Mapping[str, Any]) -> float:
+    """Return in how many seconds a message becomes deliverable; 0 for one that is now."""
+    eta = eta_of(message["headers"], message["properties"])
+    return int(eta) / 1000 if isinstance(eta, str) else max(0.0, eta / 1000 - time.time())

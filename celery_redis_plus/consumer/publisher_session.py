@@ -6,17 +6,13 @@ import logging
 import secrets
 import weakref
 from collections.abc import Callable, Collection, Mapping
-from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from redis.exceptions import NoPermissionError, RedisError
 
 from celery_redis_plus import signals
-from celery_redis_plus.broker.arguments.limits import Limits
 from celery_redis_plus.broker.dead_letters.unroutable import UnroutableMessages
 from celery_redis_plus.broker.exchanges.bindings import Bindings
-from celery_redis_plus.broker.flow_control.controller import WAITER_CHECK_S, FlowController, PublishTimeouts
-from celery_redis_plus.broker.flow_control.publisher_queue import PublisherWaitQueue
 from celery_redis_plus.broker.publishing.publisher import Publisher, Target
 from celery_redis_plus.broker.publishing.replication import Replication
 from celery_redis_plus.broker.queues.queues import Queues
@@ -31,12 +27,15 @@ from celery_redis_plus.keys import Keys
 from celery_redis_plus.maintenance.process_services import service_of, shared_state_for
 
 if TYPE_CHECKING:
+    from celery_redis_plus.broker.arguments.limits import Limits
     from celery_redis_plus.broker.consumers.processes import Processes
     from celery_redis_plus.broker.fanout.subscriber_registry import SubscriberRegistry
+    from celery_redis_plus.broker.flow_control.controller import FlowController
+    from celery_redis_plus.broker.flow_control.publisher_queue import PublisherWaitQueue
     from celery_redis_plus.connection.address import Address
     from celery_redis_plus.connection.blocking_connection import BlockingConnection
     from celery_redis_plus.consumer.delivery_tracking import Tracking
-    from celery_redis_plus.keys import FanoutKeys
+    from celery_redis_plus.keys import FanoutKeys, QueueKeys
     from celery_redis_plus.maintenance.service import MaintenanceService
     from celery_redis_plus.maintenance.shared_state import SharedState
     from celery_redis_plus.options import Options
@@ -159,11 +158,6 @@ class PublisherSession:
 
     def _make_publishing(self) -> None:
         options = self.options
-        self.wait_queues = tuple(
-            PublisherWaitQueue(self.commands, keys_of, self._capacity_connection, on_failure=self.fail)
-            for keys_of in (self.keys.queue, self.fanout_keys)
-        )
-        timeouts = PublishTimeouts(options.publish_timeout, options.throttle_threshold)
         self.publisher = Publisher(
             self.commands,
             self.keys,
@@ -172,23 +166,41 @@ class PublisherSession:
             replication=Replication(
                 options.wait_replicas, options.wait_replicas_timeout, full_at=self.connector.missing_replicas
             ),
-            bounded=FlowController(
-                self.wait_queues[0], timeouts, check_type=self.acceptance.check_declared, consumes_itself=self._consumes_itself
-            ),
-            bounded_exchanges=FlowController(
-                self.wait_queues[1],
-                timeouts,
-                check_type=partial(self.acceptance.check_declared, kind="exchange"),
-                consumes_itself=self._subscribes_itself,
-                on_long_wait=self._look_for_dead,
-                kind="exchange",
+            bounded=lambda: self._flow_controller(self.keys.queue, self._consumes_itself),
+            bounded_exchanges=lambda: self._flow_controller(
+                self.fanout_keys, self._subscribes_itself, on_long_wait=self._look_for_dead, kind="exchange"
             ),
         )
+        #: Where its publishers wait for room.
+        self.wait_queues: list[PublisherWaitQueue] = []
         self.unroutable = UnroutableMessages(self.publisher, keep=options.dead_letter_max)
         #: Where broadcasts go: exchange -> target.
         self.targets: dict[str, Target] = {}
 
     # -- what few publishers need: loaded and made at first use ------------------------------------------------------------
+
+    def _flow_controller(
+        self,
+        keys_of: Callable[[str], QueueKeys | FanoutKeys],
+        consumes_itself: Callable[[Collection[str]], bool],
+        *,
+        kind: str = "queue",
+        on_long_wait: Callable[[str, Collection[str]], object] = lambda *_: None,
+    ) -> FlowController:
+        """Return what publishes into queues, or exchanges, that have limits."""
+        from celery_redis_plus.broker.flow_control.controller import FlowController, PublishTimeouts
+        from celery_redis_plus.broker.flow_control.publisher_queue import PublisherWaitQueue
+
+        wait_queue = PublisherWaitQueue(self.commands, keys_of, self._capacity_connection, on_failure=self.fail)
+        self.wait_queues.append(wait_queue)
+        return FlowController(
+            wait_queue,
+            PublishTimeouts(self.options.publish_timeout, self.options.throttle_threshold),
+            check_type=self.acceptance.check_declared,
+            consumes_itself=consumes_itself,
+            on_long_wait=on_long_wait,
+            kind=kind,
+        )
 
     @fork_safe_property
     def tracking(self) -> Tracking:
@@ -254,6 +266,7 @@ class PublisherSession:
         self.connector.note_write()
 
     def _capacity_connection(self) -> BlockingConnection:
+        from celery_redis_plus.broker.flow_control.controller import WAITER_CHECK_S
         from celery_redis_plus.connection.blocking_connection import REPLY_GRACE_S, BlockingConnection
 
         return BlockingConnection(self.connector, "capacity", timeout=WAITER_CHECK_S + REPLY_GRACE_S)
@@ -341,7 +354,11 @@ class PublisherSession:
         """Return the limits of a fanout exchange; None without any."""
         record = self.bindings.known(exchange)
         arguments = None if record is None else record.limits(exchange)
-        return None if arguments is None else Limits.of(arguments)
+        if arguments is None:
+            return None
+        from celery_redis_plus.broker.arguments.limits import Limits
+
+        return Limits.of(arguments)
 
     # -- the end ----------------------------------------------------------------------------------------------------------
 

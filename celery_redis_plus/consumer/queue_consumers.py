@@ -326,17 +326,16 @@ class QueueConsumers:
         if payload is None or not self._connection.service.unacked_messages.deliver(unacked):
             # It cannot be read, or another thread has given it back meanwhile.
             return 0
-        headers = self._track(unacked, payload)
+        headers = payload["headers"]
+        if HEADER in headers:
+            self._note_tracked(unacked, headers)
         deliver(payload, unacked)
         # Celery sends a task with an eta through its timer even when the eta has passed.
         return 1 if headers.get("eta") else 0
 
-    def _track(self, unacked: UnackedMessage, payload: Payload) -> Mapping[str, Any]:
-        """Tell the publisher of a tracked message that it is delivered; return its headers."""
-        headers: Mapping[str, Any] = payload["headers"]
-        if HEADER in headers:
-            unacked.tracked = self._connection.session.tracking.delivered(headers, unacked.queue)
-        return headers
+    def _note_tracked(self, unacked: UnackedMessage, headers: Mapping[str, Any]) -> None:
+        """Tell the publisher of a tracked message that it is delivered."""
+        unacked.tracked = self._connection.session.tracking.delivered(headers, unacked.queue)
 
     def _may_deliver(self, queue: str) -> bool:
         """Return whether what is claimed from a queue with rules may be delivered; if not, it has been released."""
@@ -438,7 +437,8 @@ class QueueConsumers:
                 return None
             added = service.unacked_messages.add(found, self._connection.id, asked_at)
             unacked = added[0] if added else None
-        self._track(unacked, payload)
+        if HEADER in payload["headers"]:
+            self._note_tracked(unacked, payload["headers"])
         return payload, unacked
 
     def _read_or_keep(self, unacked: UnackedMessage) -> Payload | None:

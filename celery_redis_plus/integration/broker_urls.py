@@ -5,7 +5,6 @@ What names another broker is told apart here, too: `check_broker`.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -34,34 +33,27 @@ ALLOWED = (
     "redisplus://, redispluss://, redis://, rediss://, valkey:// and valkeys://, for Unix sockets with +socket, or unix://, for "
     "Sentinels with +sentinel, or sentinel://, for Redis Cluster with +cluster"
 )
-#: Names of kombu transports that speak to Redis or Valkey: an app that is configured with us never uses them unasked.
-REDIS_OF_KOMBU = re.compile(r"(?i)(redis|valkey|sentinel)|kombu\.transport\.(redis|valkey)\b")
-
-# URL schemes are case-insensitive (RFC 3986, 3.1), and kombu lowers them.
-_SCHEME = rf"(?i:{'|'.join(sorted(map(re.escape, SCHEMES), key=len, reverse=True))})"
-_URL = re.compile(rf"\s*({_SCHEME})((?i:\+socket|\+sentinel|\+cluster))?(://.*)", re.DOTALL)
-#: kombu's form of Sentinels.
-_SENTINEL_URL = re.compile(rf"\s*(?i:{SENTINEL_SCHEME})(://.*)", re.DOTALL)
-#: redis-py's form of a Unix socket.
-_SOCKET_URL = re.compile(r"\s*(?i:unix)(://.*)", re.DOTALL)
-_DOTTED_URL = re.compile(
-    rf"\s*({'|'.join(sorted(map(re.escape, DOTTED), key=len, reverse=True))})(\+socket|\+sentinel|\+cluster)?://"
-)
+#: How the names of kombu's transports begin that speak to Redis or Valkey: an app that is configured with us never uses them
+#: unasked.
+REDIS_OF_KOMBU = ("redis", "valkey", "sentinel", "kombu.transport.redis", "kombu.transport.valkey")
+#: Behind a `+`: what a URL names in place of one host.
+SUFFIXES = ("socket", SENTINEL_SCHEME, CLUSTER_SCHEME)
+#: redis-py's form of a Unix socket, and kombu's of Sentinels -> the suffix that says the same.
+ALONE = {"unix": "socket", SENTINEL_SCHEME: SENTINEL_SCHEME}
 
 
 def our_url(url: str) -> str:
     """Return one URL with our scheme where it names Redis, Valkey or our transport; any other URL as it is."""
-    match = _SOCKET_URL.fullmatch(url)
-    if match is not None:
-        return f"{PLAIN}+socket{match[1].rstrip()}"
-    match = _SENTINEL_URL.fullmatch(url)
-    if match is not None:
-        return f"{PLAIN}+{SENTINEL_SCHEME}{match[1].rstrip()}"
-    match = _URL.fullmatch(url)
-    if match is None:
+    scheme, separator, rest = url.strip().partition("://")
+    # Schemes are case-insensitive (RFC 3986, 3.1), and kombu lowers them; import paths are not.
+    lowered = scheme.lower()
+    if separator and lowered in ALONE:
+        return f"{PLAIN}+{ALONE[lowered]}://{rest}"
+    ours = SCHEMES.get(scheme.partition("+")[0]) or SCHEMES.get(lowered.partition("+")[0])
+    _, plus, suffix = lowered.partition("+")
+    if not separator or ours is None or (plus and suffix not in SUFFIXES):
         return url
-    scheme, suffix, rest = match.groups()
-    return f"{SCHEMES.get(scheme) or SCHEMES[scheme.lower()]}{(suffix or '').lower()}{rest.rstrip()}"
+    return f"{ours}{plus}{suffix}://{rest}"
 
 
 def our_urls(urls: Any) -> Any:
@@ -112,7 +104,7 @@ def check_broker(urls: Any, transport: Any) -> str | None:
     for name in others:
         if len(others) < len(names):
             problem = f"the broker URLs name {name!r} beside our transport, and a failover would leave it"
-        elif REDIS_OF_KOMBU.match(name):
+        elif name.lower().startswith(REDIS_OF_KOMBU):
             problem = f"the broker URL names {name!r}, a transport of kombu that this package does not replace"
         else:
             continue
@@ -145,12 +137,7 @@ def _scheme(url: str) -> str:
     """Return what a URL's scheme means to kombu: `redisplus+socket` is our transport, `redis+x` is none."""
     scheme = url.strip().partition("://")[0].lower() if "://" in url else ""
     base, _, suffix = scheme.partition("+")
-    return (
-        base
-        if suffix in {"socket", SENTINEL_SCHEME, CLUSTER_SCHEME}
-        or base not in {*OWN_SCHEMES, "redis", "rediss", "valkey", "valkeys"}
-        else scheme
-    )
+    return base if suffix in SUFFIXES or base not in {*OWN_SCHEMES, "redis", "rediss", "valkey", "valkeys"} else scheme
 
 
 def _name(transport: Any) -> str:
@@ -162,5 +149,5 @@ def _name(transport: Any) -> str:
 def has_dotted_url(urls: Any) -> bool:
     """Return whether a setting has a URL with the transport's import path as its scheme, which kombu cannot even display."""
     if isinstance(urls, str):
-        return any(_DOTTED_URL.match(url) for url in urls.split(";"))
+        return any("://" in url and url.strip().partition("://")[0].partition("+")[0] in DOTTED for url in urls.split(";"))
     return isinstance(urls, Iterable) and any(has_dotted_url(url) for url in urls)

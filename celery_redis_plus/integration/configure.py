@@ -7,9 +7,9 @@ from typing import Any, TypeVar
 
 from celery import Celery
 
-from celery_redis_plus.integration import compat, consumer_priority, one_shard
+from celery_redis_plus.integration import compat
 from celery_redis_plus.integration.app_connections import Connections, GroupOf, connections_of
-from celery_redis_plus.integration.bootstep import STEP
+from celery_redis_plus.integration.bootstep import install_steps
 from celery_redis_plus.integration.patching import wrap
 from celery_redis_plus.integration.publishing import install_eta_offset, install_send_options
 from celery_redis_plus.integration.rejected_tasks import install_traceback_cleaner
@@ -90,9 +90,7 @@ def configure_app(
         from celery_redis_plus.integration.messages import install_revoke
 
         install_revoke(app)
-    app.steps["consumer"].add(STEP)
-    consumer_priority.install_option(app)
-    one_shard.install_option(app)
+    install_steps(app)
     install_eta_offset(app)
     install_send_options(app)
     _install_task_options(app)

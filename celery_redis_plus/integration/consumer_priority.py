@@ -26,9 +26,3 @@ class ConsumerPriority(bootsteps.Step):
         if consumer_priority is not None:
             conf = parent.app.conf
             conf.broker_transport_options = {**(conf.broker_transport_options or {}), "consumer_priority": consumer_priority}
-
-
-def install_option(app: Any) -> None:
-    """Give `celery worker` of `app` the option; idempotent."""
-    app.user_options["worker"].add(OPTION)
-    app.steps["worker"].add(ConsumerPriority)

@@ -77,13 +77,10 @@ def _process_at_once(process: Callable[[Any], Any], request: Any) -> Any:
 
 
 def _begin(request: Any) -> None:
-    note = getattr(request, "crp_note_delivery", None)
-    if note is not None:
-        # What a child gets is packed next.
-        note()
     if isinstance(request.message, Message):
-        # The job is written to a child, which may end this process before it says that it has accepted the job.
-        request.message.begin()
+        acks_early = getattr(request, "crp_acks_early", None)
+        # Before the job is packed, and written to a child, which may end this process before it says that it has accepted it.
+        request.message.begin(acked_early=acks_early is None or acks_early())
 
 
 def has_lease(request: Any) -> bool:
@@ -93,26 +90,17 @@ def has_lease(request: Any) -> bool:
         return True
     tag, channel = message.delivery_tag, message.delivered_by
     try:
-        held = channel.consumer_session.leases.holds(tag)
+        if channel.consumer_session.leases.holds(tag):
+            return True
     except (RedisError, OSError):
-        # It is unknown: the next worker that takes it begins it, perhaps this worker.
-        held = False
+        # The next worker that takes it begins it, perhaps this worker.
         channel.qos.leave(tag)
-        logger.info(
-            "task %s[%s] is not begun and goes back: it is unknown whether its message is held",
-            request.name,
-            request.id,
-            extra={"task_name": request.name, "task_id": request.id},
-        )
+        why = " and goes back: it is unknown whether its message is held"
     else:
-        if not held:
-            channel.qos.drop(tag)
-            logger.info(
-                "task %s[%s] is not begun: its message was given to another consumer",
-                request.name,
-                request.id,
-                extra={"task_name": request.name, "task_id": request.id},
-            )
-    if not held:
-        worker_compat.forget(request)
-    return bool(held)
+        channel.qos.drop(tag)
+        why = ": its message was given to another consumer"
+    logger.info(
+        "task %s[%s] is not begun%s", request.name, request.id, why, extra={"task_name": request.name, "task_id": request.id}
+    )
+    worker_compat.forget(request)
+    return False

@@ -45,9 +45,3 @@ def _on_shard(app: Any, shard: int, queues: list[str]) -> list[str]:
     if not found:
         raise OptionError(f"--shard {shard}: none of the queues {', '.join(queues)} is on it; name queues with -Q")
     return found
-
-
-def install_option(app: Any) -> None:
-    """Give `celery worker` of `app` the option; idempotent."""
-    app.user_options["worker"].add(OPTION)
-    app.steps["worker"].add(WorkerShard)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from billiard.common import TERM_SIGNAME
 from celery.exceptions import Ignore, Reject, Retry, TimeLimitExceeded, WorkerLostError
@@ -24,6 +24,12 @@ from celery_redis_plus.integration.patching import wrap
 from celery_redis_plus.integration.unhandled_messages import DATA_ERRORS
 from celery_redis_plus.integration.worker_settlements import children, settled_by_task
 from celery_redis_plus.transport.kombu_message import Message
+
+if TYPE_CHECKING:
+    from celery.worker.request import Request
+else:
+    # A task may have a class of requests of its own.
+    Request = object
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +50,7 @@ LATE_SETTLEMENTS = {
 }
 
 
-class BrokerRequest:
+class BrokerRequest(Request):
     """Mixed into a task's own class of requests."""
 
     #: Whether policies may decide; set by `install_request_class`.
@@ -65,9 +71,9 @@ class BrokerRequest:
     @property
     def eta(self) -> Any:
         """When to begin; None is now: the broker delivers what is due, and a worker's clock may go behind the server's."""
-        message = self.message  # type: ignore[attr-defined]
+        message = self.message
         held = isinstance(message, Message) and message.headers.get("eta")
-        return None if held else super().eta  # type: ignore[misc]
+        return None if held else super().eta
 
     def on_accepted(self, pid: int, time_accepted: float) -> None:
         """Tell the broker that the work begins, and ack before it where that is wanted.
@@ -76,39 +82,38 @@ class BrokerRequest:
             TaskLostError: another consumer has the message by now, or it expired in the pool's own queue; a pool of threads goes
                 on with its next task.
         """
-        if self.crp_waits_in_pool and (not has_lease(self) or self.revoked()):  # type: ignore[attr-defined]
-            raise TaskLostError(self.id)  # type: ignore[attr-defined]
-        self.crp_note_delivery()
-        message = self.message  # type: ignore[attr-defined]
+        if self.crp_waits_in_pool and (not has_lease(self) or self.revoked()):
+            raise TaskLostError(self.id)
+        message = self.message
         if isinstance(message, Message):
-            message.begin()
+            message.begin(acked_early=self.crp_acks_early())
             message.delivered_by.consumer_session.service.unhandled_in_a_row = 0
         try:
-            super().on_accepted(pid, time_accepted)  # type: ignore[misc]
+            super().on_accepted(pid, time_accepted)
         except DATA_ERRORS as error:
             # Celery counts it by its name, which is a list. The pool goes on with it.
-            logger.warning("task %r has begun, and Celery cannot note it: %s", self.id, error, extra={"task_id": self.id})  # type: ignore[attr-defined]
-            if not self.task.acks_late and isinstance(message, Message) and not message.acknowledged:  # type: ignore[attr-defined]
+            logger.warning("task %r has begun, and Celery cannot note it: %s", self.id, error, extra={"task_id": self.id})
+            if not self.task.acks_late and isinstance(message, Message) and not message.acknowledged:
                 self.acknowledge()
-        if self.crp_policies is not None and self._crp_acks_early():
+        if self.crp_policies is not None and self.crp_acks_early():
             self._crp_settle(ACK, early=True)
 
     def on_timeout(self, soft: bool, timeout: float) -> None:
         """Note that the hard time limit ended the task."""
         if not soft:
             self._crp_end("time_limit", TimeLimitExceeded(timeout))
-        self._crp_note_end(super().on_timeout, self._crp_settle_failure, soft, timeout)  # type: ignore[misc]
+        self._crp_note_end(super().on_timeout, self._crp_settle_failure, soft, timeout)
 
     def on_failure(self, exc_info: Any, *args: Any, **kwargs: Any) -> Any:
         """Note what the task raised."""
         error = worker_compat.unwrapped(exc_info.exception)
         self._crp_end(_ending(error), error, str(exc_info.traceback or ""))
         settle = partial(self.reject, error.requeue) if isinstance(error, Reject) else self._crp_settle_failure
-        return self._crp_note_end(super().on_failure, settle, exc_info, *args, **kwargs)  # type: ignore[misc]
+        return self._crp_note_end(super().on_failure, settle, exc_info, *args, **kwargs)
 
     def _announce_revoked(self, *args: Any, **kwargs: Any) -> None:
         self._crp_end("revoked")
-        self._crp_note_end(super()._announce_revoked, self.acknowledge, *args, **kwargs)  # type: ignore[misc]
+        self._crp_note_end(super()._announce_revoked, self.acknowledge, *args, **kwargs)
 
     def terminate(self, pool: Any, signal: str | int | None = None) -> None:
         """End the task because it was revoked.
@@ -116,7 +121,7 @@ class BrokerRequest:
         One that waited for a place is ended as it begins: eventlet kills the greenlet in which this runs before Celery says so.
         """
         try:
-            super().terminate(pool, signal)  # type: ignore[misc]
+            super().terminate(pool, signal)
         except BaseException as error:
             if pool.is_green and type(error).__name__ == "GreenletExit":
                 self._announce_revoked("terminated", True, signals.signum(signal or TERM_SIGNAME), False)
@@ -128,23 +133,20 @@ class BrokerRequest:
         A killed greenlet ends as if its task had succeeded (`TaskPool._make_killable_target`); eventlet switches to it at once.
         Threads and solo can end no task: Celery's error would be raised in that of solo, amid which a signal's handler runs.
         """
-        self._crp_killed = pool.is_green and bool(self.time_start)  # type: ignore[attr-defined]
+        self._crp_killed = pool.is_green and bool(self.time_start)
         try:
-            super().cancel(pool, *args, **kwargs)  # type: ignore[misc]
+            super().cancel(pool, *args, **kwargs)
         except NotImplementedError as error:
-            logger.warning("task %s goes on: %s", self.id, error, extra={"task_id": self.id})  # type: ignore[attr-defined]
+            logger.warning("task %s goes on: %s", self.id, error, extra={"task_id": self.id})
 
     def acknowledge(self) -> None:
         """Settle as the policy says; without one, ack. Leave what the task has settled, and what a killed greenlet had."""
-        if self._crp_killed or self._crp_settled_by_task():
-            return
-        self._crp_settle(self._crp_action(ACK), early=not self.task.acks_late)  # type: ignore[attr-defined]
+        if not self._crp_killed:
+            self._crp_settle(ACK, early=not self.task.acks_late)
 
     def reject(self, requeue: bool = False) -> None:
         """Settle as the policy says; without one, reject."""
-        if self._crp_settled_by_task():
-            return
-        self._crp_settle(self._crp_action(REQUEUE if requeue else "reject"))
+        self._crp_settle(REQUEUE if requeue else "reject")
 
     # -- ours -------------------------------------------------------------------------------------------------------------
 
@@ -158,42 +160,37 @@ class BrokerRequest:
         except MemoryError:
             raise
         except Exception:
-            logger.exception("the end of task %s cannot be noted", self.id, extra={"task_id": self.id})  # type: ignore[attr-defined]
-            if isinstance(self.message, Message) and not self.message.acknowledged:  # type: ignore[attr-defined]
+            logger.exception("the end of task %s cannot be noted", self.id, extra={"task_id": self.id})
+            if isinstance(self.message, Message) and not self.message.acknowledged:
                 settle()
             return None
 
     def _crp_settle_failure(self) -> None:
         """Settle a late-acked message of a task that has failed, as `Request.on_failure` does."""
-        settings = {name: getattr(self.task, name) for name in LATE_SETTLEMENTS if hasattr(self.task, name)}  # type: ignore[attr-defined]
+        settings = {name: getattr(self.task, name) for name in LATE_SETTLEMENTS if hasattr(self.task, name)}
         action = _by_settings(settings).get(self._crp_ending, REQUEUE)
         if action == ACK:
             self.acknowledge()
         else:
             self.reject(requeue=action == REQUEUE)
 
-    def crp_note_delivery(self) -> None:
-        """Let the task know which delivery it may settle, before its pool begins it."""
-        message = self.message  # type: ignore[attr-defined]
-        if isinstance(message, Message):
-            message.note_task_delivery(acked_early=self._crp_acks_early())
-
     def _crp_settled_by_task(self) -> str:
-        message = self.message  # type: ignore[attr-defined]
+        message = self.message
         if not isinstance(message, Message):
             return ""
         # Only pools of processes have children.
         return settled_by_task(message) if children else message.settled_by_task
 
-    def _crp_acks_early(self) -> bool:
+    def crp_acks_early(self) -> bool:
+        """Return whether its message is acked before the work begins."""
         if self.crp_policies is None:
-            return not self.task.acks_late  # type: ignore[attr-defined]
+            return not self.task.acks_late
         return self._crp_table() is None
 
     def _crp_end(self, ending: str, error: BaseException | None = None, traceback: str = "") -> None:
         """Note how the work ended; where its message was acked before, the events tell of a failure."""
         self._crp_ending = ending
-        message = self.message  # type: ignore[attr-defined]
+        message = self.message
         if not isinstance(message, Message):
             return
         failure = None if error is None else _failure(error, traceback, message)
@@ -207,34 +204,33 @@ class BrokerRequest:
         elif not settled:
             message.note_outcome(reason, failure)
 
-    def _crp_action(self, asked: str) -> str:
-        if self.crp_policies is None:
-            return asked
-        table = self._crp_table()
-        return ACK if table is None else table.get(self._crp_ending, asked)
-
     def _crp_table(self) -> Mapping[str, str] | None:
         """Return what is done by ending; None: everything was acked first."""
         assert self.crp_policies is not None  # noqa: S101 - for mypy: the callers have looked
-        policy = self.crp_policies.of(self.task, getattr(self.message, "queue", None))  # type: ignore[attr-defined]
+        policy = self.crp_policies.of(self.task, getattr(self.message, "queue", None))
         if policy is not None:
             return POLICIES[policy] or None
         settings = self.crp_settings or {}
         return _by_settings(settings) if settings.get("acks_late") else None
 
     def _crp_settle(self, action: str, *, early: bool = False) -> None:
+        """Settle as the policy says, else by `action`, where the task has not settled by itself."""
+        if self._crp_settled_by_task():
+            return
+        if self.crp_policies is not None:
+            table = self._crp_table()
+            action = ACK if table is None else table.get(self._crp_ending, action)
+        message = self.message
         if action == ACK:
-            message = self.message  # type: ignore[attr-defined]
             if early and self._crp_ending == "success" and isinstance(message, Message):
                 self._crp_acked_early = True
                 message.mark_acked_early()
-            super().acknowledge()  # type: ignore[misc]
+            super().acknowledge()
         else:
-            message = self.message  # type: ignore[attr-defined]
             if self._crp_ending != "requeue" and isinstance(message, Message):
                 # By a policy, not as the task wishes.
                 message.mark_failed()
-            super().reject(requeue=action == REQUEUE)  # type: ignore[misc]
+            super().reject(requeue=action == REQUEUE)
 
 
 def _by_settings(settings: Mapping[str, Any]) -> Mapping[str, str]:

@@ -106,19 +106,12 @@ def _end_task(request: Any, error: BaseException) -> bool:
     if isinstance(error, MemoryError) or not isinstance(error, Exception):
         # `sys.exit`, a cancelled coroutine: in prefork they end the process, and are a lost worker.
         error = WorkerLostError(repr(error)).with_traceback(error.__traceback__)
-    _fail(request, error)
-    return True
-
-
-def _fail(request: Any, error: BaseException) -> None:
-    """End the task of a request with an error, as prefork's main process does."""
     logger.error("task %s failed by an error around it", request.id, exc_info=error, extra={"task_id": request.id})
-    try:
-        request.on_failure(ExceptionInfo((type(error), error, error.__traceback__)))
-    except Exception as unnoted:  # noqa: BLE001 - of any result backend
-        logger.warning("the failure of task %r cannot be noted: %s", request.id, unnoted, extra={"task_id": request.id})
-    if not request.message.acknowledged:
+    # As prefork's main process does. A task that is acked early was not begun where its message is unacked still.
+    request.on_failure(ExceptionInfo((type(error), error, error.__traceback__)))
+    if not message.acknowledged:
         request.reject(requeue=True)
+    return True
 
 
 def end_unhandled(message: Any, error: Exception, consumer: Any) -> bool:

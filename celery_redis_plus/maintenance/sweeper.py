@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from redis.exceptions import ResponseError
 
@@ -237,40 +237,32 @@ NOT_SWEPT, EMPTY, NOT_REACHED = 0, 2, 3
 SWEEP_VALUES = len(fields(Swept))
 
 
+#: What is logged of a queue, by the count that says so: the level, and the line.
+LINES: Final = {
+    "recovered": (logging.INFO, "recovered %d message(s) of queue %r: their consumers gave no sign of life"),
+    "expired": (logging.INFO, "%d message(s) of queue %r expired"),
+    "discarded": (logging.INFO, "%d dead message(s) of the transient queue %r are discarded"),
+    "evicted": (logging.WARNING, "%d old dead letter(s) of queue %r are removed (options dead_letter_max, dead_letter_ttl)"),
+    "overrun": (
+        logging.WARNING,
+        "%d event(s) of queue %r are removed that a registered reader has not read (option event_log_hard_maxlen)",
+    ),
+    "skipped": (
+        logging.WARNING,
+        "%d event(s) of queue %r were not written: the server's memory is full, or somebody else wrote to their key",
+    ),
+    "damaged": (
+        logging.ERROR,
+        "%d message(s) of queue %r are set aside: somebody else has written under their keys (counter `damaged`)",
+    ),
+}
+
+
 def _report(queue: str, swept: Swept) -> None:
-    if swept.recovered:
-        logger.info(
-            "recovered %d message(s) of queue %r: their consumers gave no sign of life",
-            swept.recovered,
-            queue,
-            extra={"queue": queue},
-        )
-    if swept.expired:
-        logger.info("%d message(s) of queue %r expired", swept.expired, queue, extra={"queue": queue})
-    if swept.discarded:
-        logger.info("%d dead message(s) of the transient queue %r are discarded", swept.discarded, queue, extra={"queue": queue})
-    if swept.evicted:
-        logger.warning(
-            "%d old dead letter(s) of queue %r are removed (options dead_letter_max, dead_letter_ttl)",
-            swept.evicted,
-            queue,
-            extra={"queue": queue},
-        )
-    if swept.overrun:
-        logger.warning(
-            "%d event(s) of queue %r are removed that a registered reader has not read (option event_log_hard_maxlen)",
-            swept.overrun, queue, extra={"queue": queue},
-        )  # fmt: skip
-    if swept.skipped:
-        logger.warning(
-            "%d event(s) of queue %r were not written: the server's memory is full, or somebody else wrote to their key",
-            swept.skipped, queue, extra={"queue": queue},
-        )  # fmt: skip
-    if swept.damaged:
-        logger.error(
-            "%d message(s) of queue %r are set aside: somebody else has written under their keys (counter `damaged`)",
-            swept.damaged, queue, extra={"queue": queue},
-        )  # fmt: skip
+    for name, (level, line) in LINES.items():
+        count = getattr(swept, name)
+        if count:
+            logger.log(level, line, count, queue, extra={"queue": queue})
 
 
 def _ms(seconds: float) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -60,11 +60,6 @@ def read_status(commands: CommandConnection, keys: Keys, kombu: KombuBroker, nam
         one = found.setdefault(queue, MigrationStatus(queue))
         due_in_s = None if eta_ms is None else eta_ms / 1000 - now_s
         one.note_unacked(max(0.0, now_s - since_s), due_in_s if due_in_s and due_in_s > 0 else None)
-    return with_ours(commands, keys, found)
-
-
-def with_ours(commands: CommandConnection, keys: Keys, found: Mapping[str, MigrationStatus]) -> list[MigrationStatus]:
-    """Add what the queues have here; return them by their names. Raises as `CommandConnection.call` does."""
     for overview in read_overviews(commands, keys, list(found)):
         one = found[overview.queue]
         one.here_ready, one.here_delayed, one.here_unacked = overview.ready, overview.delayed, overview.unacked

@@ -246,7 +246,7 @@ class ShardsPublisher:
         if fallback and not broadcast and not mandatory:
             queue = self._channel.of_queue(fallback)
             queue.publisher.warn_of_fallback(message, exchange, routing_key)
-            queue.publisher.to_queue(message, fallback, attempt)
+            queue.publisher.to_fallback(message, fallback, attempt)
             return
         keeper = self._channel.of_broadcasts(UNDELIVERED)
         keeper.publisher.keep_unrouted(message, exchange, routing_key, attempt, mandatory=mandatory, broadcast=broadcast)

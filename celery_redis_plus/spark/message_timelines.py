@@ -151,7 +151,7 @@ class MessageTimelines:
         return np.where(waits, self.ts[self.ends] + np.minimum(delay_ms, _LONGEST_MS) * 1000, 0)
 
     def illegal(self) -> NDArray[np.bool_]:
-        """Return which events cannot follow the one before them (`events.illegal_steps`); those of a later release may."""
+        """Return which events cannot follow the one before them (`events.TRANSITIONS`); those of a later release may."""
         legal: NDArray[np.bool_] = _LEGAL[self.event, self.before]
         return ~legal & (self.event >= 0) & ((self.before >= 0) | self.first)
 

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 class ExchangeOperations:
     """Deletes and shows exchanges."""
 
-    def __init__(self, connection: PublisherSession) -> None:
-        self._connection = connection
-        self._bindings = connection.bindings
+    def __init__(self, session: PublisherSession) -> None:
+        self._session = session
+        self._bindings = session.bindings
 
     def check_exists(self, name: str) -> None:
         """Raise ExchangeNotFound where there is no such exchange."""
@@ -37,8 +37,8 @@ class ExchangeOperations:
         record = self._bindings.record(exchange)
         self._bindings.delete(exchange)
         if record is not None and record.type == "fanout":
-            connection = self._connection
-            connection.registry.delete(connection.fanout_keys(exchange))
+            session = self._session
+            session.registry.delete(session.fanout_keys(exchange))
 
     def all_bindings(self) -> Iterator[tuple[str, str, str]]:
         """Return (queue, exchange, routing key) of every binding."""
@@ -52,15 +52,15 @@ class ExchangeOperations:
 
     def subscribers(self, exchange: str) -> list[Subscriber]:
         """Return who subscribes. Raises ExchangeNotFound, or PreconditionFailed where it is no fanout exchange."""
-        return self._connection.registry.subscribers(self._fanout_keys(exchange))
+        return self._session.registry.subscribers(self._fanout_keys(exchange))
 
     def counters(self, exchange: str) -> dict[str, int]:
         """Return the counters of a fanout exchange. Raises as `subscribers` does."""
-        return self._connection.registry.counters(self._fanout_keys(exchange))
+        return self._session.registry.counters(self._fanout_keys(exchange))
 
     def deaths(self, exchange: str, since_ms: int) -> list[SubscriberDeath]:
         """Return the subscribers that were declared dead after `since_ms`. Raises as `subscribers` does."""
-        return self._connection.registry.reap(self._fanout_keys(exchange), since_ms)[1]
+        return self._session.registry.reap(self._fanout_keys(exchange), since_ms)[1]
 
     def _fanout_keys(self, exchange: str) -> FanoutKeys:
         record = self._bindings.record(check_exchange_name(exchange))
@@ -70,25 +70,25 @@ class ExchangeOperations:
             raise PreconditionFailed(
                 f"PRECONDITION_FAILED - exchange {exchange!r} is of type {record.type!r}; allowed is 'fanout'"
             )
-        return self._connection.fanout_keys(exchange)
+        return self._session.fanout_keys(exchange)
 
 
 class QueueOperations:
     """Declares, binds, purges, looks up and deletes queues. Raises ResourceLocked where a queue belongs to another connection."""
 
     def __init__(
-        self, connection: PublisherSession, fanout: Callable[[], FanoutConsumer], read_again: Callable[[str], None]
+        self, session: PublisherSession, fanout: Callable[[], FanoutConsumer], read_again: Callable[[str], None]
     ) -> None:
-        """Work over `connection`.
+        """Work over `session`.
 
         Args:
-            connection: the connections to the broker.
+            session: the connection's.
             fanout: returns what subscribes queues to fanout exchanges.
             read_again: called with the name of a queue whose subscriptions have changed, for all who consume it.
         """
-        self._connection = connection
-        self._queues = connection.queues
-        self._bindings = connection.bindings
+        self._session = session
+        self._queues = session.queues
+        self._bindings = session.bindings
         self._fanout = fanout
         self._read_again = read_again
 
@@ -96,30 +96,30 @@ class QueueOperations:
         self, name: str, arguments: Mapping[str, Any] | None, *, durable: bool, exclusive: bool, auto_delete: bool
     ) -> int:  # fmt: skip
         """Declare a queue and return its ready messages. Raises PreconditionFailed where it exists with other arguments."""
-        self._connection.ownership.check(name, declares=exclusive)
+        self._session.ownership.check(name, declares=exclusive)
         parsed = QueueArguments.parse(name, durable=durable, exclusive=exclusive, auto_delete=auto_delete, arguments=arguments)
         check_queue_arguments(name, parsed)
-        declare = self._connection.owned_queues.declare if parsed.exclusive else self._queues.declare
+        declare = self._session.owned_queues.declare if parsed.exclusive else self._queues.declare
         return declare(name, parsed).ready
 
     def look_up(self, name: str) -> tuple[int, int]:
         """Return (ready messages, consumers) of a queue. Raises QueueNotFound where there is none."""
-        self._connection.ownership.check(name)
+        self._session.ownership.check(name)
         if not self._queues.exists(name):
             raise QueueNotFound(f"NOT_FOUND - no queue {name!r}")
         return self._queues.sizes(name).ready, self._queues.consumer_count(name)
 
     def delete(self, queue: str, *, if_unused: bool, if_empty: bool) -> int:
         """Delete a queue, its messages and its bindings; return how many ready messages went with it."""
-        connection = self._connection
-        connection.ownership.check(queue)
+        session = self._session
+        session.ownership.check(queue)
         deleted = self._queues.delete(queue, if_unused=if_unused, if_empty=if_empty)
         if deleted is None:
             return 0
-        connection.owned_queues.forget(queue)
+        session.owned_queues.forget(queue)
         unbound = self._bindings.unbind_queues([queue])
         fanouts = {exchange for exchange, _ in unbound if self._bindings.is_fanout(exchange)}
-        if fanouts or connection.consumer is not None:
+        if fanouts or session.consumer is not None:
             # Else the queue has no broadcasts here. To load what reads them takes 0.3 s, and a consumer of a queue that is
             # declared again next would hear that it was deleted.
             self._fanout().forget_queue(queue, fanouts)
@@ -127,7 +127,7 @@ class QueueOperations:
 
     def purge(self, queue: str) -> int:
         """Remove all waiting messages, ready and delayed; return how many."""
-        self._connection.ownership.check(queue)
+        self._session.ownership.check(queue)
         return self._queues.purge(queue)
 
     def bind(self, queue: str, exchange: str, routing_key: str, arguments: Mapping[str, Any]) -> None:
@@ -136,7 +136,7 @@ class QueueOperations:
         Raises:
             PreconditionFailed: the exchange is a fanout, and the queue has an argument that no broadcast heeds.
         """
-        self._connection.ownership.check(queue)
+        self._session.ownership.check(queue)
         binding = Binding(queue, check_routing_key(routing_key), check_table(f"the binding of queue {queue!r}", arguments))
         # Read anew: it may have been declared again, as another type.
         record = self._bindings.record(check_exchange_name(exchange))
@@ -151,7 +151,7 @@ class QueueOperations:
 
     def unbind(self, queue: str, exchange: str, routing_key: str, arguments: Mapping[str, Any]) -> None:
         """Remove a binding; one that does not exist is passed over."""
-        self._connection.ownership.check(queue)
+        self._session.ownership.check(queue)
         table = check_table(f"the binding of queue {queue!r}", arguments)
         self._bindings.unbind(check_exchange_name(exchange), Binding(queue, check_routing_key(routing_key), table))
         if self._fanout().unbind(queue, exchange, routing_key):

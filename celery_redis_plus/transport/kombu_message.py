@@ -75,26 +75,21 @@ class Message(base.Message):
         """Whether it was sent back to its queue, or is about to be."""
         return self._unacked is not None and self._unacked.given_back
 
-    def begin(self) -> None:
-        """Note that the work on it begins: the server is told where a delivery of it failed before. From any thread."""
-        if self._unacked is not None:
-            self._unacked.started = True
-            if self._unacked.failed_before:
-                self.delivered_by.consumer_session.acknowledger.begin(self._unacked)
+    def begin(self, *, acked_early: bool = False) -> None:
+        """Note that the work on it begins: the server is told where a delivery of it failed before. From any thread.
 
-    def note_task_delivery(self, *, acked_early: bool) -> None:
-        """Let its task know its fencing token, and which delivery it may settle: none, if it is acked before its task begins.
-
-        What the publisher has sent under this name counts for nothing.
+        Its task learns its fencing token, and which delivery it may settle: none, if it is acked before the work begins. What the
+        publisher has sent under these names counts for nothing.
         """
-        delivery = f"{self.delivery_tag} {self.claim}"
+        unacked = self._unacked
+        # A broadcast has no claim number.
+        delivery = f"{self.delivery_tag} {0 if unacked is None else unacked.claim}"
         self.properties[TASK_DELIVERY] = "" if acked_early else delivery
         self.properties[TASK_FENCE] = f"{delivery} {self.queue or ''}"
-
-    @property
-    def claim(self) -> int:
-        """Its claim number; 0 of a broadcast."""
-        return 0 if self._unacked is None else self._unacked.claim
+        if unacked is not None:
+            unacked.started = True
+            if unacked.failed_before:
+                self.delivered_by.consumer_session.acknowledger.begin(unacked)
 
     def settle_for_task(self, how: str, *, delay_ms: int | None = None, error: str | None = None) -> bool:
         """Settle it for its task, which runs; return False where it is settled, or another consumer has it. From any thread.
@@ -145,19 +140,6 @@ class Message(base.Message):
         if self._unacked is not None:
             self._unacked.note_outcome("early")
             self._unacked.acked_early = True
-
-    def serializable(self) -> dict[str, Any]:
-        """Return the payload again, as plain data."""
-        headers = dict(self.headers)
-        # The body is decompressed by now.
-        headers.pop("compression", None)
-        return {
-            "body": self.body,
-            "properties": self.properties,
-            "content-type": self.content_type,
-            "content-encoding": self.content_encoding,
-            "headers": headers,
-        }
 
 
 def broadcast_payload(entry: Entry, tag: str, redelivered: bool, *, again: bool = False) -> dict[str, Any]:

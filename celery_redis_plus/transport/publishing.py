@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from functools import partial
@@ -58,8 +57,8 @@ def tell_duplicate(message: Mapping[str, Any], attempt: PublishAttempt) -> str |
 class ExchangePublisher:
     """Publishes messages to exchanges: to the queues that are bound to them, or to a fanout exchange's stream."""
 
-    def __init__(self, connection: PublisherSession) -> None:
-        self._connection = connection
+    def __init__(self, session: PublisherSession) -> None:
+        self._session = session
 
     def publish(self, message: dict[str, Any], exchange: str, routing_key: str, *, mandatory: bool) -> str | None:
         """Publish a message, and return when the server has confirmed it. Returns and raises as `Channel.basic_publish`."""
@@ -74,13 +73,13 @@ class ExchangePublisher:
         except PublishRefused:
             # The outcome is known, too.
             if not exchange and TRACK in properties:
-                self._connection.tracking.refused(properties, routing_key)
+                self._session.tracking.refused(properties, routing_key)
             raise
         except BaseException:
             properties[ATTEMPT] = attempt
             raise
         if attempt.tags is not None:
-            self._connection.tracking.queued(properties, attempt.tags)
+            self._session.tracking.queued(properties, attempt.tags)
         return None if attempt.duplicate_of is None else tell_duplicate(message, attempt)
 
     def prepare_for_batch(self, message: dict[str, Any], queue: str) -> Outgoing | None:
@@ -88,7 +87,7 @@ class ExchangePublisher:
 
         Raises as `publish` does.
         """
-        properties, publisher = message["properties"], self._connection.publisher
+        properties, publisher = message["properties"], self._session.publisher
         if ATTEMPT in properties or TRACK in properties or publisher.waits_for_replicas or publisher.is_bounded(queue):
             return None
         if not PASSED_ON.issuperset(properties):
@@ -102,7 +101,7 @@ class ExchangePublisher:
     ) -> None:  # fmt: skip
         """Publish a message of a batch by itself, as it was `prepared`, under the attempt of the batch. Raises as `publish`."""
         on_missing = _raise_unroutable if mandatory else None
-        if not self._connection.publisher.to_queue(queue, prepared, attempt, on_missing):
+        if not self._session.publisher.to_queue(queue, prepared, attempt, on_missing):
             self.keep_unrouted(message, "", queue, attempt, mandatory=mandatory, broadcast=False)
 
     def send(
@@ -111,7 +110,7 @@ class ExchangePublisher:
         """Route a message, and return when its queues and replicas have it."""
         if TRACK in message["properties"]:
             self._track(message, exchange, routing_key, attempt)
-        publisher = self._connection.publisher
+        publisher = self._session.publisher
         if exchange:
             routed = self.take(message, exchange, routing_key, attempt, mandatory=mandatory)
         else:
@@ -119,43 +118,43 @@ class ExchangePublisher:
             on_missing = _raise_unroutable if mandatory else None
             routed = bool(publisher.to_queue(routing_key, self._outgoing(message, routing_key), attempt, on_missing))
         if not routed and not self._take_alternately(message, exchange, routing_key, attempt):
-            broadcast = bool(exchange) and self._connection.bindings.is_fanout(exchange)
+            broadcast = bool(exchange) and self._session.bindings.is_fanout(exchange)
             self.keep_unrouted(message, exchange, routing_key, attempt, mandatory=mandatory, broadcast=broadcast)
         # An error would end a worker: remote control, events and their replies may be lost.
-        if publisher.waits_for_replicas and not (exchange and self._connection.ignores_unroutable(exchange)):
+        if publisher.waits_for_replicas and not (exchange and self._session.ignores_unroutable(exchange)):
             publisher.check_replicas(attempt)
 
-    def to_queue(self, message: dict[str, Any], queue: str, attempt: PublishAttempt) -> bool:
-        """Give a message to a queue; return False where the queue is gone and must not come back."""
-        return bool(self._connection.publisher.to_queue(queue, self._outgoing(message, queue), attempt))
+    def to_fallback(self, message: dict[str, Any], queue: str, attempt: PublishAttempt) -> None:
+        """Give a message without a recipient to the queue that the option `deadletter_queue` names."""
+        self._session.publisher.to_queue(queue, self._outgoing(message, queue), attempt)
 
     def _has_alternate(self, exchange: str) -> bool:
         """Return whether the exchange has an alternate exchange, for messages that it cannot route."""
-        record = self._connection.bindings.known(exchange)
+        record = self._session.bindings.known(exchange)
         return record is not None and record.alternate_exchange is not None
 
     def _track(self, message: dict[str, Any], exchange: str, routing_key: str, attempt: PublishAttempt) -> None:
         """Begin to track the deliveries of a message."""
-        broadcast = bool(exchange) and self._connection.bindings.is_fanout(exchange)
+        broadcast = bool(exchange) and self._session.bindings.is_fanout(exchange)
         recipients = self._recipients(exchange, routing_key, message["headers"], broadcast=broadcast)
         payload = self._stream_payload(message) if broadcast else b""
-        self._connection.tracking.begin(message, attempt, recipients, payload, delay_s=_delay_s(message))
+        self._session.tracking.begin(message, attempt, recipients, payload)
 
     def _recipients(
         self, exchange: str, routing_key: str, headers: Mapping[str, Any], *, broadcast: bool
     ) -> Sequence[str]:  # fmt: skip
         """Return who gets a message: queues, or subscribers of a fanout exchange by their ids in the register."""
-        connection = self._connection
+        session = self._session
         if broadcast:
-            subscribers = connection.registry.subscribers(connection.fanout_keys(exchange))
+            subscribers = session.registry.subscribers(session.fanout_keys(exchange))
             return [subscriber.id for subscriber in subscribers if subscriber.state != "left"]
-        return connection.bindings.refresh(exchange).route(routing_key, headers) if exchange else [routing_key]
+        return session.bindings.refresh(exchange).route(routing_key, headers) if exchange else [routing_key]
 
     def take(
         self, message: dict[str, Any], exchange: str, routing_key: str, attempt: PublishAttempt, *, mandatory: bool
     ) -> bool:  # fmt: skip
         """Give a message to an exchange that has a name; return False where it has no recipient, and it is not kept."""
-        bindings = self._connection.bindings
+        bindings = self._session.bindings
         while True:
             if bindings.is_fanout(exchange):
                 must_reach = mandatory or self._has_alternate(exchange)
@@ -171,23 +170,23 @@ class ExchangePublisher:
         self, message: dict[str, Any], exchange: str, routing_key: str, attempt: PublishAttempt, *, mandatory: bool
     ) -> bool | None:  # fmt: skip
         """Give a message to a fanout exchange, as `_take`; return None where it is another exchange by now."""
-        connection = self._connection
-        if connection.acceptance.queues:
-            connection.acceptance.check(exchange, message, "exchange")
-        outgoing = Outgoing(self._envelope(message), _body(message["body"]), rank=0, source_message=message)
-        target = connection.target(exchange)
+        session = self._session
+        if session.acceptance.queues:
+            session.acceptance.check(exchange, message, "exchange")
+        outgoing = Outgoing(self._envelope(message), _body(message["body"]), rank=0, message=message)
+        target = session.target(exchange)
         try:
-            record = connection.bindings.text_of(exchange)
-            return connection.publisher.to_stream(target, record, outgoing, routing_key or "", attempt, mandatory=mandatory)
+            record = session.bindings.text_of(exchange)
+            return session.publisher.to_stream(target, record, outgoing, routing_key or "", attempt, mandatory=mandatory)
         except PublishRefused:
             if TRACK in message["properties"]:
-                for subscriber in connection.registry.subscribers(target.keys):
-                    connection.tracking.refused(message["properties"], subscriber.id)
+                for subscriber in session.registry.subscribers(target.keys):
+                    session.tracking.refused(message["properties"], subscriber.id)
             raise
 
     def _take_alternately(self, message: dict[str, Any], exchange: str, routing_key: str, attempt: PublishAttempt) -> bool:
         """Give a message to the alternate exchanges, one after the other, until one has somebody for it."""
-        others = self._connection.bindings.alternates(exchange) if exchange else ()
+        others = self._session.bindings.alternates(exchange) if exchange else ()
         return any(self.take(message, other, routing_key, attempt, mandatory=True) for other in others)
 
     def _route(self, message: dict[str, Any], exchange: str, routing_key: str, attempt: PublishAttempt) -> bool | None:
@@ -195,12 +194,12 @@ class ExchangePublisher:
 
         None: the exchange or its bindings have changed. Queues that have the message by then do not get it again.
         """
-        bindings, publisher = self._connection.bindings, self._connection.publisher
+        bindings, publisher = self._session.bindings, self._session.publisher
         headers = message["headers"]
 
         def still_bound(queue: str) -> bool:
             """Make a queue that has no record, unless it was deleted: then its binding, which we remember, is gone with it."""
-            return queue in bindings.refresh(exchange).route(routing_key, headers) and self._connection.queues.revive(queue)
+            return queue in bindings.refresh(exchange).route(routing_key, headers) and self._session.queues.revive(queue)
 
         queues = bindings.route(exchange, routing_key, headers)
         if bindings.is_fanout(exchange):
@@ -224,7 +223,7 @@ class ExchangePublisher:
                 # As in AMQP: each queue decides for itself, and the publisher hears of a refusal.
                 refused = error
                 if TRACK in message["properties"]:
-                    self._connection.tracking.refused(message["properties"], queue)
+                    self._session.tracking.refused(message["properties"], queue)
         if routed:
             bindings.confirm(exchange)
         if refused is not None and not (routed and TRACK in message["properties"]):
@@ -236,26 +235,26 @@ class ExchangePublisher:
         broadcast: bool,
     ) -> None:  # fmt: skip
         """Log, count and keep a message without a recipient; `broadcast` tells whether its exchange is a fanout exchange."""
-        connection = self._connection
+        session = self._session
         reason = NO_SUBSCRIBERS if broadcast else UNROUTABLE
         text = f"exchange {exchange!r} has no subscriber" if broadcast else _nowhere(exchange, routing_key)
         if mandatory:
             raise Unroutable(f"{text}; it was not stored (mandatory)")
         about = {"exchange": exchange, "routing_key": routing_key, "task_id": message["headers"].get("id")}
-        fallback = None if broadcast or not exchange else connection.options.deadletter_queue
+        fallback = None if broadcast or not exchange else session.options.deadletter_queue
         if fallback:
             self.warn_of_fallback(message, exchange, routing_key)
-            self.to_queue(message, fallback, attempt)
+            self.to_fallback(message, fallback, attempt)
         elif not exchange:
             # Its queue was transient and is gone, a client that has left: such queues keep no dead letters.
-            connection.unroutable.count()
+            session.unroutable.count()
             self._warn(f"{text}: it is dropped and counted (mandatory=True makes it an error)", exchange, about)
-        elif connection.ignores_unroutable(exchange):
-            connection.unroutable.count()
+        elif session.ignores_unroutable(exchange):
+            session.unroutable.count()
             logger.debug("%s: it is counted (option ignore_unroutable_exchanges)", text)
         else:
-            connection.queues.ensure_swept_once(UNDELIVERED)
-            connection.unroutable.keep(self._outgoing(message, UNDELIVERED), attempt, reason)
+            session.queues.ensure_swept_once(UNDELIVERED)
+            session.unroutable.keep(self._outgoing(message, UNDELIVERED), attempt, reason)
             self._warn(f"{text}: it is a dead letter of {UNDELIVERED!r} now (reason {reason})", exchange, about)
         if broadcast:
             # It may be in its stream already, for those who come back; a retry shall not ask again.
@@ -264,20 +263,20 @@ class ExchangePublisher:
     def warn_of_fallback(self, message: Mapping[str, Any], exchange: str, routing_key: str) -> None:
         """Log that a message without a recipient goes to the queue of the option `deadletter_queue`."""
         about = {"exchange": exchange, "routing_key": routing_key, "task_id": message["headers"].get("id")}
-        text = f"{_nowhere(exchange, routing_key)}: it goes to {self._connection.options.deadletter_queue!r}"
+        text = f"{_nowhere(exchange, routing_key)}: it goes to {self._session.options.deadletter_queue!r}"
         self._warn(text, exchange, about)
 
     def _warn(self, text: str, exchange: str, about: Mapping[str, Any]) -> None:
         """Log a message without a recipient: the first one of an exchange at once, then one line a minute with their number."""
-        count = self._connection.shared.unrouted.count(exchange)
+        count = self._session.shared.unrouted.count(exchange)
         if count:
             logger.warning("%s%s", text, f" (so many since the last line: {count})" if count > 1 else "", extra=about)
 
     def _outgoing(self, message: dict[str, Any], queue: str) -> Outgoing:
         headers, properties = message["headers"], message["properties"]
-        if self._connection.acceptance.queues:
+        if self._session.acceptance.queues:
             self._check_accepted(message, queue)
-        queues, body = self._connection.queues, _body(message["body"])
+        queues, body = self._session.queues, _body(message["body"])
         known = queues.cached(queue) or queues.read(queue)
         priority = properties.get("priority")
         if priority != 0 or type(priority) is not int or known is None or not known.ordinary:
@@ -290,7 +289,7 @@ class ExchangePublisher:
             life = life_of(headers, properties.get("expiration"))
         deduplication = None
         if "x-deduplication-id" in headers:
-            deduplication = deduplication_of(headers, self._connection.keys.queue(queue))
+            deduplication = deduplication_of(headers, self._session.keys.queue(queue))
             eta = eta or delay_of(headers) or 0
         limited = "x-limiter" in headers or "x-limiter" in properties
         if limited:
@@ -304,10 +303,10 @@ class ExchangePublisher:
         outgoing = Outgoing(
             envelope=self._envelope(message, priority),
             body=body,
-            rank=RANKS[self._connection.options.priority_order or "high-first"][priority],
+            rank=RANKS[self._session.options.priority_order or "high-first"][priority],
             eta=eta,
             life=life,
-            source_message=message,
+            message=message,
             deduplication=deduplication,
             limited=limited,
             describe=partial(describe, headers, properties, eta_ms=eta, body_size=len(body)),
@@ -322,14 +321,14 @@ class ExchangePublisher:
     def _check_accepted(self, message: dict[str, Any], queue: str) -> None:
         """Raise MessageNotAccepted where a typed queue does not take a message, and count it."""
         try:
-            self._connection.acceptance.check(queue, message)
+            self._session.acceptance.check(queue, message)
         except MessageNotAccepted:
-            self._connection.publisher.count(queue, "rejected", existing=True)
+            self._session.publisher.count(queue, "rejected", existing=True)
             raise
 
     def _prepare_again(self, message: dict[str, Any], queue: str) -> Outgoing:
         """Prepare a message by the queue's record as it is now."""
-        self._connection.queues.read(queue)
+        self._session.queues.read(queue)
         return self._outgoing(message, queue)
 
     def _stream_payload(self, message: dict[str, Any]) -> bytes:
@@ -383,9 +382,3 @@ def _body(body: Any) -> bytes:
     raise InvalidArgument(
         f"argument 'body' is of type {type(body).__name__!r}; allowed are bytes and str: a Producer serializes others"
     )
-
-
-def _delay_s(message: Mapping[str, Any]) -> float:
-    """Return in how many seconds a message becomes deliverable; 0 for one that is now."""
-    eta = eta_of(message["headers"], message["properties"])
-    return int(eta) / 1000 if isinstance(eta, str) else max(0.0, eta / 1000 - time.time())

@@ -41,22 +41,22 @@ def _encoder() -> Callable[[Any, int], Iterable[str]]:
 _encode = _encoder()
 
 
-def dump(data: dict[str, Any]) -> bytes:
-    """Return `data` as one line of compact ASCII JSON.
+def dump(envelope: dict[str, Any]) -> bytes:
+    """Return an envelope as one line of compact ASCII JSON.
 
     Raises:
         TypeError: a value of a type that kombu has no conversion for.
     """
-    return "".join(_encode(data, 0)).encode("ascii")
+    return "".join(_encode(envelope, 0)).encode("ascii")
 
 
 def load(line: bytes) -> dict[str, Any]:
     """Return what `dump` was given. kombu's object hook costs as much as the parsing, so it runs only where it is needed."""
     if CONVERTED in line:
-        loaded: dict[str, Any] = kombu_json.loads(line)
-        return loaded
-    decoded: dict[str, Any] = _decode(line.decode("ascii"))
-    return decoded
+        envelope: dict[str, Any] = kombu_json.loads(line)
+    else:
+        envelope = _decode(line.decode("ascii"))
+    return envelope
 
 
 def revive(value: object) -> object:

@@ -7,7 +7,6 @@ the processes that have it: the transport option `accept`, which `configure_app(
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -22,12 +21,13 @@ if TYPE_CHECKING:
     from celery_redis_plus.stored_message import Outgoing
 
 
-@dataclass(frozen=True)
 class OutgoingView:
     """A message that is about to be published, as a callable of the option `accept` sees it."""
 
-    queue: str
-    message: Mapping[str, Any]
+    def __init__(self, queue: str, message: Mapping[str, Any]) -> None:
+        """Show a `message`, as a channel gets it, on its way to `queue`."""
+        self.queue = queue
+        self.message = message
 
     @property
     def headers(self) -> Mapping[str, Any]:
@@ -141,9 +141,9 @@ class TypeCheck:
         Raises:
             MessageNotAccepted: naming the queue, what came and what it accepts.
         """
-        if outgoing.source_message is None:
+        if outgoing.message is None:
             return
-        publication = OutgoingView(queue, outgoing.source_message)
+        publication = OutgoingView(queue, outgoing.message)
         if not limits.accept(publication.names):
             accepted = ", ".join(map(repr, limits.accepts))
             raise MessageNotAccepted(f"{kind} {queue!r} accepts {accepted} (x-accept-types); what came is {publication}")

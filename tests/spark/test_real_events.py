@@ -9,9 +9,9 @@ pytest.importorskip("pyspark", reason="needs the extra `spark`")
 import kombu
 
 from celery_redis_plus.errors import InvalidArgument
-from celery_redis_plus.events import illegal_steps
 from celery_redis_plus.spark import ingest, tables
 from celery_redis_plus.spark.replay import Destination, replay
+from tests.support.events import illegal_steps
 
 BODIES = [f"body {number}" for number in range(40)]
 

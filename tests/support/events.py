@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from celery_redis_plus.events import (
@@ -17,7 +17,6 @@ from celery_redis_plus.events import (
     Event,
     decode,
     entry_id,
-    illegal_steps,
 )
 from tests.support.invariants import trashed
 from tests.support.replies import sorted_set_members, stream_entries
@@ -31,6 +30,20 @@ if TYPE_CHECKING:
 LOGGED, FLAG = {"-", "="}, slice(19, 20)
 #: Where a message stands -> its state. (What waits for a dead-letter exchange is dead.)
 STATES = {"ready": READY, "delayed": DELAYED, "index": CLAIMED, "dead": DEAD, "dlx_outbox": DEAD}
+
+
+def illegal_steps(events: Iterable[str]) -> list[str]:
+    """Return what is wrong with one message's events, in order: `["acked after acked"]`; empty is a legal path."""
+    state, last, found = NEW, "nothing", []
+    for event in events:
+        transition = TRANSITIONS.get(event)
+        if transition is None:
+            found.append(f"unknown event {event}")
+            continue
+        if state not in transition.sources:
+            found.append(f"{event} after {last}")
+        state, last = transition.target, event
+    return found
 
 
 def events_of(client: redis.Redis, keys: Keys, queue: str) -> list[Event]:

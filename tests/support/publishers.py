@@ -21,12 +21,9 @@ if TYPE_CHECKING:
 def wake_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let publishers of this process that wait for room look when they are woken, and not by themselves meanwhile."""
     from celery_redis_plus.broker.flow_control import controller
-    from celery_redis_plus.consumer import publisher_session
 
     monkeypatch.setattr(controller, "LONG_WAIT_S", 60.0)
     monkeypatch.setattr(controller, "WAITER_CHECK_S", 60.0)
-    # The time of the connection that they wait at.
-    monkeypatch.setattr(publisher_session, "WAITER_CHECK_S", 60.0)
 
 
 class PublishingThread:

@@ -6,6 +6,7 @@ from celery_redis_plus import events
 from celery_redis_plus.broker.publishing.publisher import NO_DESCRIPTION
 from celery_redis_plus.errors import UnknownEventSchema
 from celery_redis_plus.events import TRANSITIONS, VALUE, Event
+from tests.support.events import illegal_steps
 
 TAG = "0195f0c4a2b0000004d.1k"
 
@@ -96,7 +97,7 @@ def test_any_thousand_messages_in_a_row_have_exactly_the_sampled_share(permille,
     ],
 )
 def test_paths_that_the_design_allows_are_legal(path, state):
-    assert events.illegal_steps(path) == []
+    assert illegal_steps(path) == []
     assert TRANSITIONS[path[-1]].target == state
 
 
@@ -111,7 +112,7 @@ def test_paths_that_the_design_allows_are_legal(path, state):
     ],
 )
 def test_paths_that_cannot_be_are_named(path, problem):
-    assert events.illegal_steps(path) == [problem]
+    assert illegal_steps(path) == [problem]
 
 
 @pytest.mark.parametrize(

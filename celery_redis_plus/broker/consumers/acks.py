@@ -171,7 +171,8 @@ class Acknowledger:
     def begin_delivery(self) -> None:
         """Send the gathered acks that have to leave before the next delivery, which may end the process."""
         self._delivered_at = clock.now_s()
-        self.flush_due()
+        if self._batched and self._due_at <= self._delivered_at:
+            self.flush()
 
     def end_delivery(self) -> None:
         """Note that what is acked from now on was not worked on within a delivery."""

@@ -162,7 +162,7 @@ class ClaimCommands:
                 session is given up.
         """
         names = queues[:MAX_QUEUES]
-        acks = self._take_acks(names)
+        acks = () if self._acknowledger is None else self._acknowledger.take_for_claim(names)
         keys, arguments = self._call(names, credit, held, acks, share=share)
         try:
             reply = self._commands.call(self._claim, keys, *arguments)
@@ -184,7 +184,7 @@ class ClaimCommands:
             redis.exceptions.ConnectionError: the connection failed.
         """
         names = queues[:MAX_QUEUES]
-        acks = self._take_acks(names)
+        acks = () if self._acknowledger is None else self._acknowledger.take_for_claim(names)
         keys, arguments = self._call(names, credit, held, acks, share=share)
 
         def answered(reply: Any, error: Exception | None) -> None:
@@ -215,9 +215,6 @@ class ClaimCommands:
     def _call_of(self, queue: str) -> Sequence[Argument]:
         keys = self._keys.queue(queue).claim
         return ("EVALSHA", self._claim.sha, len(keys), *keys)
-
-    def _take_acks(self, names: Sequence[str]) -> Sequence[UnackedMessage]:
-        return () if self._acknowledger is None else self._acknowledger.take_for_claim(names)
 
     def _settle_acks(self, acks: Sequence[UnackedMessage], reply: Sequence[bytes] | None, names: Sequence[str]) -> None:
         """Note what became of the acks that went with a claim; `reply` None: the server has not answered."""

@@ -52,6 +52,8 @@ class _Known(NamedTuple):
 
 @dataclass(slots=True)
 class _Cached:
+    """An exchange's bindings as they were read."""
+
     version: int
     table: RoutingTable
     #: When the server last confirmed it, on `clock`, in seconds.

@@ -58,7 +58,7 @@ class FlowController:
         wait_queue: PublisherWaitQueue,
         timeouts: PublishTimeouts,
         *,
-        check_type: Callable[[str, Limits, Outgoing], None],
+        check_type: Callable[[str, Limits, Outgoing, str], None],
         consumes_itself: Callable[[Collection[str]], bool],
         on_long_wait: Callable[[str, Collection[str]], object] = lambda *_: None,
         kind: str = "queue",
@@ -68,7 +68,7 @@ class FlowController:
         Args:
             wait_queue: where to wait.
             timeouts: for how long.
-            check_type: raises MessageNotAccepted where the queue's limits do not accept the message.
+            check_type: raises MessageNotAccepted where the limits of the queue, of this `kind`, do not accept the message.
             consumes_itself: tells whether the thread that asks would wait for itself, by these consumers or subscribers.
             on_long_wait: called each `WAITER_CHECK_S` of a long wait, with the queue, and those whom it waits for.
             kind: what has the limits, for errors: "queue" or "exchange". Its names stand for `queue` below.
@@ -86,7 +86,7 @@ class FlowController:
         self.queues: Container[str] = self._known.keys()
         self._dropped = LineInterval(LOG_S)
 
-    def put(self, queue: str, message: Outgoing, send: Send) -> bytes | None:
+    def put(self, queue: str, outgoing: Outgoing, send: Send) -> bytes | None:
         """Publish; return the script's answer as for a queue without limits, None where the queue has none any more.
 
         Raises:
@@ -98,7 +98,7 @@ class FlowController:
         refused = False
         try:
             while True:
-                answer = self._send(queue, message, send, state)
+                answer = self._send(queue, outgoing, send, state)
                 if isinstance(answer, bytes):
                     return self._answered(queue, answer, state)
                 kind = bytes(answer[0])
@@ -121,12 +121,12 @@ class FlowController:
         self._known.pop(queue, None)
         return None
 
-    def _send(self, queue: str, message: Outgoing, send: Send, state: _PublishState) -> Any:
+    def _send(self, queue: str, outgoing: Outgoing, send: Send, state: _PublishState) -> Any:
         known = self._known.get(queue)
         text, refusal = b"" if known is None else known.text, None
         if known is not None and known.limits.accepts:
             try:
-                self._check_type(queue, known.limits, message)
+                self._check_type(queue, known.limits, outgoing, self._kind)
             except MessageNotAccepted as error:
                 # The queue may have been declared anew since: the server confirms, and counts.
                 text, refusal = b"!" + text, error

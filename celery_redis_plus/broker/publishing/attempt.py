@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
+from typing import NamedTuple
 
 from celery_redis_plus import clock
 
 
-@dataclass(slots=True)
-class _Number:
+class _Number(NamedTuple):
     """What a message went out under, while it is unknown whether it arrived."""
 
     producer: bytes
@@ -54,7 +53,7 @@ class PublishAttempt:
     def stored(self, target: str, producer: bytes, number: int, replicas: int) -> None:
         """Note that the message has arrived, on too few replicas: a retry stores nothing and asks them again."""
         self.mark_unknown(target, producer, number)
-        self.pending[target].replicas = replicas
+        self.pending = {**self.pending, target: self.pending[target]._replace(replicas=replicas)}
 
     def short_of_replicas(self) -> int | None:
         """Return the fewest replicas that a target's message is on, None where all have enough; a retry asks again."""

@@ -70,7 +70,7 @@ class Bounded(Protocol):
     #: Names of those that have limits, as far as is known.
     queues: Container[str]
 
-    def put(self, queue: str, message: Outgoing, send: Callable[..., Any]) -> bytes | None:
+    def put(self, queue: str, outgoing: Outgoing, send: Callable[..., Any]) -> bytes | None:
         """Publish by `send(*more)`, the script's further arguments; return its answer, None where the queue has no limits."""
 
 
@@ -85,8 +85,8 @@ class Publisher:
         dedup_window_s: float,
         on_missing: Callable[[str], bool],
         replication: Replication | None = None,
-        bounded: Bounded | None = None,
-        bounded_exchanges: Bounded | None = None,
+        bounded: Callable[[], Bounded] | None = None,
+        bounded_exchanges: Callable[[], Bounded] | None = None,
     ) -> None:
         """Publish over `commands`.
 
@@ -96,7 +96,7 @@ class Publisher:
             dedup_window_s: how long the server remembers a producer, in seconds.
             on_missing: called with a queue's name when the queue has no record; returns whether it has one now.
             replication: what the replicas must confirm; the connection's timeout has to leave time for it.
-            bounded: publishes into queues that have limits; without it they are refused.
+            bounded: returns what publishes into queues that have limits; called at the first, which is refused without it.
             bounded_exchanges: the same for fanout exchanges.
         """
         self._commands = commands
@@ -109,7 +109,9 @@ class Publisher:
         self.waits_for_replicas = replication.replicas > 0
         #: How many replicas confirmed the last call's message, which is stored; None: enough, or it is not stored.
         self._confirmed: int | None = None
-        self._bounded, self._bounded_exchanges = bounded, bounded_exchanges
+        self._make_bounded, self._make_bounded_exchanges = bounded or _refuse_bounded, bounded_exchanges or _refuse_bounded
+        self._bounded: Bounded | None = None
+        self._bounded_exchanges: Bounded | None = None
         #: Queues whose events are written, as far as this publisher knows.
         self.event_logged: set[str] = set()
         self._publish_ordinary = PublishScript("publish_ordinary", keys, lambda of: of.publish_ordinary)
@@ -120,9 +122,9 @@ class Publisher:
         self._publish_dead = PublishScript("publish_dead", keys, lambda of: of.state_keys)
 
     def to_queue(
-        self, queue: str, message: Outgoing, attempt: PublishAttempt, on_missing: Callable[[str], bool] | None = None
+        self, queue: str, outgoing: Outgoing, attempt: PublishAttempt, on_missing: Callable[[str], bool] | None = None
     ) -> bool | None:  # fmt: skip
-        """Put `message` into `queue`; return False where the queue is gone and must not come back.
+        """Put a message into `queue`; return False where the queue is gone and must not come back.
 
         None: the bindings that it was routed by have changed; nothing is stored. `on_missing` goes before the one that the
         publisher was made with.
@@ -136,7 +138,7 @@ class Publisher:
         if queue in attempt.done:
             return True
         made = False
-        while (reply := self._put(queue, message, attempt)) in {NO_QUEUE, REDECLARED, REROUTE}:
+        while (reply := self._put(queue, outgoing, attempt)) in {NO_QUEUE, REDECLARED, REROUTE}:
             if reply == REROUTE:
                 return None
             if reply == NO_QUEUE:
@@ -146,9 +148,9 @@ class Publisher:
                     attempt.confirm(queue)
                     return False
                 made = True
-            message = _prepared_again(message)
+            outgoing = _prepared_again(outgoing)
         attempt.done = (*attempt.done, queue)
-        if message.deduplication is not None and reply.startswith(DUPLICATE):
+        if outgoing.deduplication is not None and reply.startswith(DUPLICATE):
             attempt.duplicate_of, attempt.duplicate_task = read_duplicate(reply.removeprefix(DUPLICATE))
             reply = attempt.duplicate_of.encode()
         if attempt.tags is not None:
@@ -159,54 +161,54 @@ class Publisher:
         """Return whether a queue has limits, as far as this publisher knows."""
         return self._bounded is not None and queue in self._bounded.queues
 
-    def to_dead_letters(self, queue: str, message: Outgoing, attempt: PublishAttempt, reason: str, keep: int) -> None:
+    def to_dead_letters(self, queue: str, outgoing: Outgoing, attempt: PublishAttempt, reason: str, keep: int) -> None:
         """Put a message without a recipient straight among the dead letters of `queue`, which keeps `keep` at most.
 
         Raises as `to_queue` does; a queue without a record gets one.
         """
         more = (reason.encode(), b"%d" % keep)
-        while self._send(queue, message, attempt, self._publish_dead, more) == NO_QUEUE:
+        while self._send(queue, outgoing, attempt, self._publish_dead, more) == NO_QUEUE:
             if not self._on_missing(queue):
                 raise QueueNotFound(f"queue {queue!r}, for messages that no queue takes, was transient and is gone")
 
-    def _put(self, queue: str, message: Outgoing, attempt: PublishAttempt) -> bytes:
+    def _put(self, queue: str, outgoing: Outgoing, attempt: PublishAttempt) -> bytes:
         bounded = self._bounded
         if bounded is None or queue not in bounded.queues:
-            is_ordinary = message.ordinary and queue not in attempt.pending and queue not in self.event_logged
-            reply: bytes = self._send(queue, message, attempt, self._publish_ordinary if is_ordinary else self._publish)
+            is_ordinary = outgoing.ordinary and queue not in attempt.pending and queue not in self.event_logged
+            reply: bytes = self._send(queue, outgoing, attempt, self._publish_ordinary if is_ordinary else self._publish)
             if reply != BOUNDED:
                 return reply
         if bounded is None:
-            raise PublishRefused(f"queue {queue!r} has limits, which this publisher was not made for; nothing is stored")
-        managed = bounded.put(queue, message, lambda *more: self._send(queue, message, attempt, self._publish_bounded, more))
-        return self._put(queue, message, attempt) if managed is None else managed
+            bounded = self._bounded = self._make_bounded()
+        managed = bounded.put(queue, outgoing, lambda *more: self._send(queue, outgoing, attempt, self._publish_bounded, more))
+        return self._put(queue, outgoing, attempt) if managed is None else managed
 
     def _send(
-        self, queue: str, message: Outgoing, attempt: PublishAttempt, publish: PublishScript, more: tuple[bytes, ...] = ()
+        self, queue: str, outgoing: Outgoing, attempt: PublishAttempt, publish: PublishScript, more: tuple[bytes, ...] = ()
     ) -> Any:  # fmt: skip
         """Run a script that publishes, with `more` than the common arguments."""
-        last: tuple[bytes, ...] = (description_of(message),) if queue in self.event_logged else UNDESCRIBED
-        if message.deduplication is not None and publish is not self._publish_dead:
-            last = (*last, message.deduplication)
+        last: tuple[bytes, ...] = (description_of(outgoing),) if queue in self.event_logged else UNDESCRIBED
+        if outgoing.deduplication is not None and publish is not self._publish_dead:
+            last = (*last, outgoing.deduplication)
         with self._commands.exclusive():
             is_retry = queue in attempt.pending
             producer, number, retry = self._number_of_retry(queue, attempt) if is_retry else (*self._commands.next_number(), 0)
             keys = publish.keys(queue, producer)
-            if message.routed_by is not None:
-                keys = (*keys, message.routed_by[0])
-            if len(message.body) > LARGE_BODY:
-                check_size(message)
-                keys, payload = (*keys, self._stage(queue, message, producer, number)), message.envelope
+            if outgoing.routed_by is not None:
+                keys = (*keys, outgoing.routed_by[0])
+            if len(outgoing.body) > LARGE_BODY:
+                check_size(outgoing)
+                keys, payload = (*keys, self._stage(queue, outgoing, producer, number)), outgoing.envelope
             else:
-                payload = b"%b%b%b" % (message.envelope, BODY_SEPARATOR, message.body)
+                payload = b"%b%b%b" % (outgoing.envelope, BODY_SEPARATOR, outgoing.body)
             arguments: tuple[Argument, ...]
             if publish is self._publish_ordinary:
-                arguments = (payload, message.rank, message.queue_id, number, self._window)
-                if message.routed_by is not None:
-                    arguments = (*arguments, message.routed_by[1])
+                arguments = (payload, outgoing.rank, outgoing.queue_id, number, self._window)
+                if outgoing.routed_by is not None:
+                    arguments = (*arguments, outgoing.routed_by[1])
             else:
-                rank = b"%d" % message.rank if publish is self._publish_dead else _rank(message)
-                arguments = (payload, rank, message.eta or 0, number, retry, self._window, message.life, *more, *last)
+                rank = b"%d" % outgoing.rank if publish is self._publish_dead else _rank(outgoing)
+                arguments = (payload, rank, outgoing.eta or 0, number, retry, self._window, outgoing.life, *more, *last)
             packed = pack_call(publish.script.sha, keys, arguments)
             run = self._run_and_wait if self._replication.replicas else self._commands.call_packed
             try:
@@ -218,7 +220,7 @@ class Publisher:
                 self._compare(queue, producer, number, attempt)
         if reply == NEED_METADATA:
             self.event_logged.add(queue)
-            return self._send(queue, message, attempt, self._publish if publish is self._publish_ordinary else publish, more)
+            return self._send(queue, outgoing, attempt, self._publish if publish is self._publish_ordinary else publish, more)
         return reply
 
     def _compare(self, target: str, producer: bytes, number: int, attempt: PublishAttempt) -> None:
@@ -282,7 +284,7 @@ class Publisher:
         self,
         target: Target,
         record: bytes,
-        message: Outgoing,
+        outgoing: Outgoing,
         routing_key: str,
         attempt: PublishAttempt,
         *,
@@ -297,20 +299,17 @@ class Publisher:
         exchange = target.keys.exchange
         if exchange in attempt.done:
             return True
-        size = len(message.envelope) + len(BODY_SEPARATOR) + len(message.body)
+        size = len(outgoing.envelope) + len(BODY_SEPARATOR) + len(outgoing.body)
         if size > MAX_BODY:
             raise MessageTooLarge(f"broadcast of {size} bytes to {exchange!r}: at most {MAX_BODY} bytes")
         bounded, reply = self._bounded_exchanges, BOUNDED
         nobody = MANDATORY if mandatory else int(target.ignores_unroutable)
         if bounded is None or exchange not in bounded.queues:
-            reply = self._append(target, record, message, routing_key, nobody, attempt)
+            reply = self._append(target, record, outgoing, routing_key, nobody, attempt)
         while reply == BOUNDED:
-            if bounded is None:
-                raise PublishRefused(
-                    f"exchange {exchange!r} has limits, which this publisher was not made for; nothing is stored"
-                )
-            append = partial(self._append, target, record, message, routing_key, nobody, attempt)
-            reply = bounded.put(exchange, message, append) or append()
+            bounded = self._bounded_exchanges = bounded or self._make_bounded_exchanges()
+            append = partial(self._append, target, record, outgoing, routing_key, nobody, attempt)
+            reply = bounded.put(exchange, outgoing, append) or append()
         if reply == REDECLARED:
             return None
         if reply == NOBODY:
@@ -322,7 +321,7 @@ class Publisher:
         self,
         target: Target,
         record: bytes,
-        message: Outgoing,
+        outgoing: Outgoing,
         routing_key: str,
         nobody: int,
         attempt: PublishAttempt,
@@ -331,7 +330,7 @@ class Publisher:
         """Append to a stream; with `limits`, the arguments for those, by the script that heeds them."""
         to_stream = script("publish_fanout_bounded" if limits else "publish_fanout")
         keys, exchange = target.keys, target.keys.exchange
-        payload = b"%b%b%b" % (message.envelope, BODY_SEPARATOR, message.body)
+        payload = b"%b%b%b" % (outgoing.envelope, BODY_SEPARATOR, outgoing.body)
         with self._commands.exclusive():
             is_retry = exchange in attempt.pending
             producer, number, retry = self._number_of_retry(exchange, attempt) if is_retry else (*self._commands.next_number(), 0)
@@ -368,8 +367,12 @@ class Publisher:
         # A retry fences the producer, whose connection is gone; that of a message that is stored may live and go on.
         return pending.producer, pending.number, int(pending.replicas is None)
 
-    def _stage(self, queue: str, message: Outgoing, producer: bytes, number: int) -> bytes:
-        return stage(self._commands, self._keys.queue(queue), producer + b"." + str(number).encode(), message.body)
+    def _stage(self, queue: str, outgoing: Outgoing, producer: bytes, number: int) -> bytes:
+        return stage(self._commands, self._keys.queue(queue), producer + b"." + str(number).encode(), outgoing.body)
+
+
+def _refuse_bounded() -> Bounded:
+    raise PublishRefused("a queue or an exchange with limits, which this publisher was not made for; nothing is stored")
 
 
 def stage(commands: CommandConnection, keys: QueueKeys, name: bytes, body: bytes) -> bytes:
@@ -383,12 +386,12 @@ def stage(commands: CommandConnection, keys: QueueKeys, name: bytes, body: bytes
     return key
 
 
-def _prepared_again(message: Outgoing) -> Outgoing:
+def _prepared_again(outgoing: Outgoing) -> Outgoing:
     """Return a message prepared by the record that its queue has now."""
-    if message.prepare_again is None:
-        return message
-    again = message.prepare_again()
-    again.routed_by = message.routed_by
+    if outgoing.prepare_again is None:
+        return outgoing
+    again = outgoing.prepare_again()
+    again.routed_by = outgoing.routed_by
     return again
 
 
@@ -399,23 +402,23 @@ def _is_stored(reply: Any) -> bool:
     return reply not in {NO_QUEUE, REDECLARED, REROUTE, BOUNDED, NEED_METADATA, UNBOUNDED} and not reply.startswith(DUPLICATE)
 
 
-def check_size(message: Outgoing) -> None:
+def check_size(outgoing: Outgoing) -> None:
     """Refuse what the server would refuse only after it was sent.
 
     Raises:
         MessageTooLarge: the body is over 512 MB.
     """
-    if len(message.body) > MAX_BODY:
-        raise MessageTooLarge(f"body of {len(message.body)} bytes: at most {MAX_BODY} bytes (Redis' limit of a string)")
+    if len(outgoing.body) > MAX_BODY:
+        raise MessageTooLarge(f"body of {len(outgoing.body)} bytes: at most {MAX_BODY} bytes (Redis' limit of a string)")
 
 
-def _rank(message: Outgoing) -> bytes:
+def _rank(outgoing: Outgoing) -> bytes:
     """Return the rank of a message, and behind it what it was prepared and routed by, as `lua/publish.lua` has it."""
-    if message.routed_by is not None:
-        return b"%d %b %d" % (message.rank, message.queue_id, message.routed_by[1])
-    return b"%d %b" % (message.rank, message.queue_id) if message.queue_id else b"%d" % message.rank
+    if outgoing.routed_by is not None:
+        return b"%d %b %d" % (outgoing.rank, outgoing.queue_id, outgoing.routed_by[1])
+    return b"%d %b" % (outgoing.rank, outgoing.queue_id) if outgoing.queue_id else b"%d" % outgoing.rank
 
 
-def description_of(message: Outgoing) -> bytes:
+def description_of(outgoing: Outgoing) -> bytes:
     """Return what the event `published` says of a message."""
-    return NO_DESCRIPTION if message.describe is None else message.describe().encode("utf-8", "surrogateescape")
+    return NO_DESCRIPTION if outgoing.describe is None else outgoing.describe().encode("utf-8", "surrogateescape")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -89,12 +89,6 @@ class Policy:
         return policy
 
 
-def applying(policies: Iterable[Policy], queue: str) -> Policy | None:
-    """Return the policy that applies to a queue, None where none does."""
-    matching = [policy for policy in policies if is_meant(queue, policy.pattern)]
-    return max(matching, key=lambda one: (one.priority, one.pattern == queue, len(one.pattern), one.pattern), default=None)
-
-
 class Policies(NamedTuple):
     """The policies that apply at one moment."""
 
@@ -106,6 +100,11 @@ class Policies(NamedTuple):
     ended: list[tuple[str, bytes]]
     #: The server's clock, ms since the epoch; 0 where there was never a policy.
     now_ms: int
+
+    def applying(self, queue: str) -> Policy | None:
+        """Return the policy that applies to a queue, None where none does."""
+        matching = [policy for policy in self.all if is_meant(queue, policy.pattern)]
+        return max(matching, key=lambda one: (one.priority, one.pattern == queue, len(one.pattern), one.pattern), default=None)
 
 
 class PolicyList:

@@ -12,15 +12,16 @@ from celery_redis_plus.broker.arguments.limits import Limits
 from celery_redis_plus.broker.arguments.queue_arguments import RULE_FIELDS, QueueArguments, check_queue_name
 from celery_redis_plus.broker.exchanges.declared_topology import DeclaredTopology
 from celery_redis_plus.broker.exchanges.known_queues import KnownQueue
-from celery_redis_plus.broker.queues.policies import Policies, Policy, PolicyList, applying
 from celery_redis_plus.broker.queues.queue_ids import new_id
 from celery_redis_plus.broker.queues.queue_registry import QueueRegistry
+from celery_redis_plus.connection.forks import fork_safe_property
 from celery_redis_plus.errors import InvalidArgument, PreconditionFailed
 from celery_redis_plus.event_log.settings import EventLogSettings
 from celery_redis_plus.keys import FORMAT_VERSION, encode_name
 from celery_redis_plus.scripts import script
 
 if TYPE_CHECKING:
+    from celery_redis_plus.broker.queues.policies import Policies, PolicyList
     from celery_redis_plus.connection.command_connection import CommandConnection
     from celery_redis_plus.connection.persistent_connection import Argument
     from celery_redis_plus.keys import Keys
@@ -74,7 +75,6 @@ class Queues:
         option.
         """
         self._on_mismatch = on_mismatch
-        self._policies = PolicyList(commands, keys)
         self._event_log = event_log or EventLogSettings()
         self._commands = commands
         self._topology = DeclaredTopology() if topology is None else topology
@@ -86,6 +86,13 @@ class Queues:
         #: Returns what this process has read of a queue's record, or None. Every publish asks.
         self.cached = self._known.get
         self._owner_ttl_ms = int(owner_timeout_s * 1000)
+
+    @fork_safe_property
+    def _policies(self) -> PolicyList:
+        # A queue that stands is declared without a look at them.
+        from celery_redis_plus.broker.queues.policies import PolicyList
+
+        return PolicyList(self._commands, self._keys)
 
     def ttl_ms(self, arguments: QueueArguments) -> int | None:
         """Return how long an unused queue with these arguments lives, in ms; None is for ever."""
@@ -191,7 +198,7 @@ class Queues:
             before = QueueArguments.decode(stands)
             base = before if was_declared is None else QueueArguments.decode(was_declared)
             wanted = base if declared is None else base.with_steering_of(declared)
-            in_force = self._by_policy(name, wanted, policies.all, strict=strict)
+            in_force = self._by_policy(name, wanted, policies, strict=strict)
             if (
                 in_force.encode() == before.encode()
                 and wanted.encode() == base.encode()
@@ -212,9 +219,9 @@ class Queues:
         )
 
     def _by_policy(
-        self, name: str, arguments: QueueArguments, policies: Sequence[Policy], *, strict: bool
+        self, name: str, arguments: QueueArguments, policies: Policies, *, strict: bool
     ) -> QueueArguments:  # fmt: skip
-        policy = None if arguments.transient else applying(policies, name)
+        policy = None if arguments.transient else policies.applying(name)
         if policy is None:
             return arguments
         try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -14,6 +13,7 @@ import click
 from celery_redis_plus.broker.arguments.names import is_pattern
 from celery_redis_plus.cli.asking import (
     DURATION,
+    audited,
     complain,
     confirm,
     dry_run_option,
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from celery_redis_plus.admin.broker_admin import BrokerAdmin
     from celery_redis_plus.broker.dead_letters.search import DeadLetterFilter, DeadLetterGroup
     from celery_redis_plus.broker.dead_letters.store import DeadLetter
-    from celery_redis_plus.broker.queues.audit import Action
 
 #: Refusals that are printed one by one.
 MAX_REFUSED_SHOWN = 10
@@ -177,7 +176,7 @@ def replay(
         for name in names:
             replay = _Replay(to, dry_run=dry_run, name_missing=bool(tags))
             total, pages = _selected(admin, name, tags, wanted, replay.unknown)
-            with _audited(admin, "replay", name, tags, wanted, dry_run=dry_run, to=to) as action:
+            with audited(admin, "replay", name, dry_run=dry_run, **_filters(tags, wanted), to=to) as action:
                 for page in in_steps(pages, total, "dead letters looked at", stopped):
                     replay.page(admin, page)
                     action.count = replay.replayed
@@ -244,7 +243,7 @@ def delete(
         if not tags and not dry_run:
             which = "" if wanted == type(wanted)() else " that the filters select"
             confirm(f"Delete the dead letters of queue {queue!r}{which} (of {total:,})?", yes=yes)
-        with _audited(admin, "delete dead letters", queue, tags, wanted, dry_run=dry_run) as action:
+        with audited(admin, "delete dead letters", queue, dry_run=dry_run, **_filters(tags, wanted)) as action:
             for page in in_steps(pages, total, "dead letters looked at", stopped):
                 deleted += len(page) if dry_run else admin.dead_letters.delete(queue, [letter.tag for letter in page])
                 action.count = deleted
@@ -273,16 +272,9 @@ def purge(target: Target, *, queue: str, dry_run: bool, yes: bool, as_json: bool
     _tell("deleted", "are deleted", "would be deleted", queue, count, dry_run=dry_run, as_json=as_json)
 
 
-def _audited(
-    admin: BrokerAdmin, name: str, queue: str, tags: Sequence[str], wanted: DeadLetterFilter, *, dry_run: bool, **details: Any
-) -> AbstractContextManager[Action]:  # fmt: skip
-    """Note what becomes of dead letters of a queue, in all its steps, as one action."""
-    from celery_redis_plus.broker.queues.audit import Action
-
-    if dry_run:
-        return nullcontext(Action())
-    filters = {key: value for key, value in asdict(wanted).items() if value is not None}
-    return admin.audit.action(name, queue, in_steps=True, ids=" ".join(tags) or None, **filters, **details)
+def _filters(tags: Sequence[str], wanted: DeadLetterFilter) -> dict[str, Any]:
+    """Return what the audit log says of a choice of dead letters."""
+    return {"ids": " ".join(tags) or None, **{key: value for key, value in asdict(wanted).items() if value is not None}}
 
 
 def _check_choice(tags: tuple[str, ...], wanted: DeadLetterFilter, *, everything: bool) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from itertools import islice
@@ -13,6 +12,7 @@ import click
 
 from celery_redis_plus.cli.asking import (
     DURATION,
+    audited,
     confirm,
     dry_run_option,
     in_steps,
@@ -40,7 +40,6 @@ from celery_redis_plus.cli.target import Target, with_target
 if TYPE_CHECKING:
     from celery_redis_plus.admin.broker_admin import BrokerAdmin
     from celery_redis_plus.admin.holders import Holder
-    from celery_redis_plus.broker.queues.audit import Action
     from celery_redis_plus.broker.queues.listing import ListedMessage
     from celery_redis_plus.broker.queues.messages import MessageInfo
 
@@ -287,7 +286,7 @@ def kick(
 
 def _kick_consumer(admin: BrokerAdmin, queue: str, consumer: str, *, dry_run: bool, as_json: bool) -> int:
     count = 0
-    with stop_on_interrupt() as stopped, _audited(admin, "kick", queue, dry_run=dry_run, consumer=consumer) as action:
+    with stop_on_interrupt() as stopped, audited(admin, "kick", queue, dry_run=dry_run, consumer=consumer) as action:
         pages = admin.held_tags(queue, consumer)
         for tags in in_steps(pages, admin.overview_of(queue).unacked, "messages looked at", stopped):
             count += len(tags) if dry_run else len(admin.give_back(queue, tags, consumer=consumer))
@@ -327,7 +326,7 @@ def _each(
             return tell_not_waiting(admin, others, chosen.queue) if others else DONE
     queue, count = chosen.queue or "", 0
     name, details = treatment.audited
-    with stop_on_interrupt() as stopped, _audited(admin, name, queue, dry_run=dry_run, task=chosen.task, **details) as action:
+    with stop_on_interrupt() as stopped, audited(admin, name, queue, dry_run=dry_run, task=chosen.task, **details) as action:
         overview = admin.overview_of(queue)
         pages = admin.waiting_tags(queue, chosen.task)
         for tags in in_steps(pages, overview.ready + overview.delayed, "messages looked at", stopped):
@@ -336,15 +335,6 @@ def _each(
         was_interrupted = stopped()
     _tell(done, count, losses, dry_run=dry_run, as_json=as_json)
     return interrupted() if was_interrupted else DONE
-
-
-def _audited(
-    admin: BrokerAdmin, name: str, queue: str, *, dry_run: bool, **details: Any
-) -> AbstractContextManager[Action]:  # fmt: skip
-    """Note what becomes of many messages of a queue as one action."""
-    from celery_redis_plus.broker.queues.audit import Action
-
-    return nullcontext(Action()) if dry_run else admin.audit.action(name, queue, in_steps=True, **details)
 
 
 def _tell(done: str, count: int, losses: Losses | None, *, dry_run: bool, as_json: bool) -> None:

@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from celery_redis_plus.broker.flow_control.publisher_queue import PublisherWaitQueue
 from celery_redis_plus.connection.blocking_connection import BlockingConnection
 from celery_redis_plus.errors import ServerTimeout
 from tests.integration.transport.conftest import connect  # noqa: F401
@@ -48,8 +49,12 @@ def test_a_wait_on_a_server_that_is_gone_ends_the_connection(waiting):
 
 def test_a_publisher_that_waits_for_room_goes_on_where_its_call_is_overdue(connect):  # noqa: F811
     session = connect().default_channel.session
-    [queues, _] = session.wait_queues
-    queues._new_connection = lambda: BlockingConnection(session.connector, "capacity", timeout=0.2)  # noqa: SLF001
+    queues = PublisherWaitQueue(
+        session.commands,
+        session.keys.queue,
+        lambda: BlockingConnection(session.connector, "capacity", timeout=0.2),
+        on_failure=session.fail,
+    )
     began = time.monotonic()
     queues.wait("q", "waiter", 5)
     assert time.monotonic() - began < 2

@@ -8,10 +8,11 @@ import pytest
 #: Rooms, and of others the parts, that no publish needs. Of `consumer/` and `maintenance/` the parts that it does.
 UNNEEDED = (
     *(f"celery_redis_plus.{room}." for room in ("cli", "admin", "migration", "spark", "testing", "demo", "integration.worker")),
+    *("celery_redis_plus.integration.consumer_priority", "celery_redis_plus.integration.one_shard"),
     *("celery.worker.consumer", "celery.app.trace", "celery.concurrency.prefork", "billiard.pool"),
     *("celery_redis_plus.broker.consumers.claims", "celery_redis_plus.broker.fanout", "celery_redis_plus.broker.integrity"),
     *("celery_redis_plus.connection.master", "celery_redis_plus.connection.sentinel_"),
-    *("celery_redis_plus.events", "celery_redis_plus.broker.arguments.retry_policy"),
+    *("celery_redis_plus.events", "celery_redis_plus.broker.arguments.retry_policy", "celery_redis_plus.broker.flow_control"),
 )
 NEEDED = {
     "celery_redis_plus.consumer": {"publisher_session", "owned_queues"},
@@ -40,4 +41,4 @@ def test_a_process_that_publishes_loads_neither_consumers_nor_maintenance(setup,
     assert [module for module in loaded if module.startswith(UNNEEDED)] == []
     for room, needed in NEEDED.items():
         assert {module.removeprefix(f"{room}.") for module in ours if module.startswith(f"{room}.")} == needed
-    assert len(ours) < 110
+    assert len(ours) < 102

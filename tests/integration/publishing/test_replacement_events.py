@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from celery_redis_plus.events import illegal_steps, read_entry, shown_state
+from celery_redis_plus.events import read_entry, shown_state
+from tests.support.events import illegal_steps
 from tests.support.inbox import declare, publish
 from tests.support.stored import keys_of
 

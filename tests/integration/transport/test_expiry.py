@@ -75,7 +75,7 @@ def test_a_claimed_message_does_not_expire_and_does_when_it_comes_back(channel):
 
 def test_a_replayed_message_that_had_expired_does_not_expire_again(channel):
     Inbox(channel, "elsewhere")
-    queue = kombu.Queue("q", queue_arguments={"x-message-ttl": 100})
+    queue = kombu.Queue("q", queue_arguments={"x-message-ttl": 1_000})
     queue(channel).declare()
     publish(channel, "q", "milk", headers=expires_in(0.3))
     [letter] = wait_until(lambda: dead_letters_of(channel).page("q"))

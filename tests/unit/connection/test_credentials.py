@@ -8,6 +8,7 @@ from redis.credentials import CredentialProvider, StreamingCredentialProvider, U
 
 from celery_redis_plus.connection import credentials
 from celery_redis_plus.connection.credentials import credentials_of, resolve_credential_provider
+from celery_redis_plus.connection.poll import wait_readable
 from celery_redis_plus.connection.waker import Waker
 from celery_redis_plus.errors import AuthenticationFailed, InvalidArgument
 
@@ -62,7 +63,7 @@ def test_the_newest_credentials_of_a_streaming_provider_are_used():
     known.wake_on_renewal(waker)
     provider.renew(SimpleToken("two", -1, 0, {"oid": "second"}))
     assert known.is_outdated(login, None)
-    assert waker.awake
+    assert wait_readable([waker.fileno()], 0)
     assert known.get_credentials() == ("second", "two")
     assert not known.is_outdated(known.login(), None)
 

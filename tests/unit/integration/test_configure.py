@@ -3,6 +3,7 @@ import pickle
 import subprocess
 import sys
 
+import click
 import pytest
 from celery import Celery
 
@@ -238,3 +239,14 @@ def test_a_process_that_only_publishes_loads_nothing_of_workers_and_migration():
     rooms = ("migration", "integration.worker", "spark", "cli")
     unneeded = (*(f"celery_redis_plus.{room}" for room in rooms), "celery.worker.consumer", "celery.app.trace", "billiard.pool")
     assert [module for module in loaded if module.startswith(unneeded)] == []
+
+
+def test_celery_worker_has_our_options_once_beside_those_of_the_app():
+    app = Celery(set_as_current=False)
+    app.user_options["worker"].add(click.Option(["--before"]))
+    configure_app(configure_app(app))
+    app.user_options["worker"].add(click.Option(["--after"]))
+    # As `celery.bin.celery` takes them.
+    options = []
+    options.extend(app.user_options.get("worker", []))
+    assert sorted(option.name for option in options) == ["after", "before", "consumer_priority", "shard"]
