@@ -15,6 +15,7 @@ from celery_redis_plus.integration import worker_compat
 from celery_redis_plus.integration.ack_policies import AckPolicies
 from celery_redis_plus.integration.active_tasks import RunningTasks, count_carried, note_given
 from celery_redis_plus.integration.app_connections import connections_of, warn_about_priorities
+from celery_redis_plus.integration.batched_tasks import follow_batches
 from celery_redis_plus.integration.bootstep import STEP
 from celery_redis_plus.integration.early_acks import warn_about_early_acks
 from celery_redis_plus.integration.graceful_stop import GracefulStop, release_waiting
@@ -79,6 +80,7 @@ class BrokerStep(bootsteps.StartStopStep):
         if not (worker_compat.drops_waiting_jobs(parent.pool) or worker_compat.is_solo(parent.pool)):
             note_given(parent)
         guard_without_putlocks(parent)
+        follow_batches(parent)
         contain_unhandled(parent)
         wrap(parent, "connect", _connect)
 
