@@ -22,7 +22,6 @@ from celery_redis_plus.consumer.hub_registration import HubRegistration
 from celery_redis_plus.consumer.server_consumer import ServerConsumer
 
 if TYPE_CHECKING:
-    from celery_redis_plus.broker.consumers.active_tasks import ActiveTasks
     from celery_redis_plus.consumer.consumer_session import ConsumerSession
     from celery_redis_plus.maintenance.service import MaintenanceService
 
@@ -159,10 +158,6 @@ class DeliveryLoop:
         if self._in_tick:
             return queue not in service.unacked_messages.limited
         return service.active_tasks is None or not service.active_tasks.stop_requested()
-
-    def ticks_when_woken(self, active_tasks: ActiveTasks | None) -> bool:
-        """Return whether the loop, which another thread asks about, takes a turn when it is woken."""
-        return self._hub.attached and (active_tasks is None or not active_tasks.stop_requested())
 
     def set_worker(self, name: str, *, pool_is_concurrent: bool, check_shutdown: Callable[[], None]) -> None:
         """Tell the loop of the worker that it serves.

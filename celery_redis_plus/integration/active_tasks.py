@@ -12,6 +12,7 @@ from celery.exceptions import WorkerShutdown, WorkerTerminate
 
 from celery_redis_plus import clock
 from celery_redis_plus.integration import worker_compat
+from celery_redis_plus.integration.batched_tasks import is_in_batch
 from celery_redis_plus.integration.patching import wrap
 from celery_redis_plus.integration.prefork_pool import messages_in
 from celery_redis_plus.transport.compat import decoded_body
@@ -61,10 +62,9 @@ class RunningTasks:
         message in a cold shutdown: the process ends before its threads and greenlets do.
         """
         consumer = self._consumer()
-        ends = consumer is None or worker_compat.is_terminating() or _has_stopped(consumer.pool)
-        if ends or not _is_task(message):
+        if consumer is None or worker_compat.is_terminating() or _has_stopped(consumer.pool) or not _is_task(message):
             return False
-        if _is_active(message):
+        if _is_active(message) or is_in_batch(message, consumer.pool):
             return True
         if self._started_at <= orphaned_at:
             return None

@@ -7,6 +7,7 @@ events) stays as it is.
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -63,6 +64,8 @@ class BrokerRequest(Request):
     #: Its greenlet is being killed.
     _crp_killed = False
     _crp_acked_early = False
+    #: The work begins in this process, after `on_accepted`; a process of a prefork pool has begun it before.
+    crp_begins_here = False
     #: The events tell that it failed after its ack.
     _crp_failure_told = False
 
@@ -84,6 +87,7 @@ class BrokerRequest(Request):
         """
         if self.crp_waits_in_pool and (not has_lease(self) or self.revoked()):
             raise TaskLostError(self.id)
+        self.crp_begins_here = pid == os.getpid()
         message = self.message
         if isinstance(message, Message):
             message.begin(acked_early=self.crp_acks_early())
@@ -224,7 +228,7 @@ class BrokerRequest(Request):
         if action == ACK:
             if early and self._crp_ending == "success" and isinstance(message, Message):
                 self._crp_acked_early = True
-                message.mark_acked_early()
+                message.mark_acked_early(begins_here=self.crp_begins_here)
             super().acknowledge()
         else:
             if self._crp_ending != "requeue" and isinstance(message, Message):
@@ -313,7 +317,6 @@ def install_immediate_acks(consumer: Any) -> None:
     Celery hands acks and rejects to its event loop (`Consumer.call_soon`; `call_soon_ack` since 5.7), because py-amqp's channels
     belong to one thread. Ours take settlements from any thread. What ended between a task's end and the loop's next turn was run
     again when the worker was killed there: 0.6 tasks a kill with threads, which compete with the loop for the interpreter's lock.
-    Acks of tasks that are acked before they begin are another matter: the transport lets them wait for each other (`QoS`).
     """
     for name in worker_compat.schedulers(consumer):
         wrap(consumer, name, _settle_now)

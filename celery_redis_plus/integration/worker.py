@@ -15,6 +15,7 @@ from celery_redis_plus.integration import worker_compat
 from celery_redis_plus.integration.ack_policies import AckPolicies
 from celery_redis_plus.integration.active_tasks import RunningTasks, count_carried, note_given
 from celery_redis_plus.integration.app_connections import connections_of, warn_about_priorities
+from celery_redis_plus.integration.batched_tasks import follow_batches
 from celery_redis_plus.integration.bootstep import STEP
 from celery_redis_plus.integration.early_acks import warn_about_early_acks
 from celery_redis_plus.integration.graceful_stop import GracefulStop, release_waiting
@@ -27,6 +28,7 @@ from celery_redis_plus.integration.request_sets import let_threads_change_reques
 from celery_redis_plus.integration.requests import install_immediate_acks, install_request_class
 from celery_redis_plus.integration.scheduled import install_inspect
 from celery_redis_plus.integration.unhandled_messages import contain_unhandled
+from celery_redis_plus.integration.worker_heartbeats import bound_worker_events
 from celery_redis_plus.integration.worker_metrics import MetricsServer, serve_metrics
 from celery_redis_plus.integration.worker_settlements import listen_to_children
 from celery_redis_plus.maintenance.process_services import set_keeper
@@ -72,11 +74,13 @@ class BrokerStep(bootsteps.StartStopStep):
         self._policies = policies = (None if connections is None else connections.ack_policies) or AckPolicies()
         let_threads_change_requests()
         reconnect_remote_control()
+        bound_worker_events()
         listen_to_children(parent.pool)
         install_request_class(parent.app, policies, waits_in_pool=worker_compat.has_threads(parent.pool))
         if not (worker_compat.drops_waiting_jobs(parent.pool) or worker_compat.is_solo(parent.pool)):
             note_given(parent)
         guard_without_putlocks(parent)
+        follow_batches(parent)
         contain_unhandled(parent)
         wrap(parent, "connect", _connect)
 

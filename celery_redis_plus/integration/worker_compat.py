@@ -60,6 +60,11 @@ PROCESS_POOL = Internal(
 POOL_JOBS = Internal("billiard.pool:Pool", "_cache", PROCESS_POOL.without)
 JOB_ACCEPTED = Internal("billiard.pool:ApplyResult", "_accepted", PROCESS_POOL.without)
 JOB_CALLBACK = Internal("billiard.pool:ApplyResult", "_accept_callback", PROCESS_POOL.without)
+JOB_ERROR_CALLBACK = Internal(
+    "billiard.pool:ApplyResult",
+    "_error_callback",
+    "the return of a batch of celery-batches whose pool process has died; its messages stay unacked until the worker ends",
+)
 JOB_WRITTEN_TO = Internal("billiard.pool:ApplyResult", "_write_to", PROCESS_POOL.without)
 PROCESS_ALIVE = Internal("billiard.process:BaseProcess", "_is_alive", PROCESS_POOL.without)
 POOL_STATE = Internal("celery.concurrency.base:BasePool", "_state", "noticing that a pool has ended before its worker has")

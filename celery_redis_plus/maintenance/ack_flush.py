@@ -1,6 +1,6 @@
 """Sends gathered acks when the loop that should send them does not come to it.
 
-A solo worker runs its tasks in a turn of the loop; a worker with threads lets its loop sleep while they work.
+A solo worker runs its tasks in a turn of the loop: the ack of a quick one would wait behind a long one.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from celery_redis_plus import clock
-from celery_redis_plus.broker.consumers import acks
 from celery_redis_plus.maintenance.maintenance_task import MaintenanceTask
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.consumers.acks import Acknowledger
 
+#: Seconds for which a gathered ack may wait.
+PATIENCE_S = 0.01
 #: Seconds after its last ack for which a loop is still looked at unasked: to wake the thread for each batch costs both more.
 LOOKED_AT_S = 0.05
 
@@ -37,7 +38,7 @@ class AckFlush(MaintenanceTask):
 
     def _look_later(self, acknowledger: Acknowledger) -> None:
         acknowledger.flush_scheduled = True
-        self._flush_at[acknowledger] = clock.now_s() + acks.EARLY_ACK_DELAY_S
+        self._flush_at[acknowledger] = clock.now_s() + PATIENCE_S
 
     @property
     def next_run_at(self) -> float:

@@ -135,11 +135,14 @@ class Message(base.Message):
         if self._unacked is not None:
             self._unacked.failed = True
 
-    def mark_acked_early(self) -> None:
-        """Note that it is acked before the work on it begins: for the event of its ack, which may leave a moment later."""
+    def mark_acked_early(self, *, begins_here: bool = True) -> None:
+        """Note that its ack does not wait for the work on it.
+
+        With `begins_here` the work begins in this process after the ack, which leaves first: a crash repeats nothing.
+        """
         if self._unacked is not None:
             self._unacked.note_outcome("early")
-            self._unacked.acked_early = True
+            self._unacked.acked_early = begins_here
 
 
 def broadcast_payload(entry: Entry, tag: str, redelivered: bool, *, again: bool = False) -> dict[str, Any]:

@@ -148,13 +148,11 @@ class QoS(virtual.QoS):
         if session.session.broken:
             service.unacked_messages.defer(unacked, settlement)
         elif threading.get_ident() != session.loop_thread:
-            if unacked.acked_early and settlement is Settlement.ACK and delivery_loop.ticks_when_woken(service.active_tasks):
-                self._gather_elsewhere(unacked)
-                return
             session.acknowledger.post(unacked, settlement)
-            # The consumer sleeps in poll, perhaps for want of the credit that this settlement has freed.
-            session.waker.wake()
-        elif settlement is Settlement.ACK and delivery_loop.may_batch_ack(service, unacked.queue):
+            if not unacked.acked_early or self._wants_more():
+                # The consumer sleeps in poll, perhaps for want of the credit that this settlement has freed.
+                session.waker.wake()
+        elif settlement is Settlement.ACK and not unacked.acked_early and delivery_loop.may_batch_ack(service, unacked.queue):
             session.acknowledger.batch_ack(unacked)
         else:
             session.acknowledger.post(unacked, settlement)
@@ -176,20 +174,11 @@ class QoS(virtual.QoS):
         if threading.get_ident() != session.loop_thread:
             session.waker.wake()
 
-    def _gather_elsewhere(self, unacked: UnackedMessage) -> None:
-        """Keep an ack for the loop, from another thread, and wake the loop no more often than it has something to do.
-
-        A thread that writes to the server hands the interpreter to others, and waits for it afterwards: with four threads that
-        cost a third of what a worker can do. A loop that is woken takes it from them, too: it is let sleep while they have work.
-        """
-        session, limit = self._session, self.prefetch_count
-        session.acknowledger.batch_ack(unacked)
-        if not self.channel.delivery_loop.attached:
-            # The loop has ended meanwhile, and sends nothing any more.
-            session.acknowledger.flush()
-        elif not limit or 4 * len(self._delivered) <= limit:
-            # Also for what waits in the buffer: Celery lowers the prefetch count when a task with an eta has begun.
-            session.waker.wake()
+    def _wants_more(self) -> bool:
+        """Return whether to wake the loop, although threads have work: it takes the interpreter from them when it is woken."""
+        limit = self.prefetch_count
+        # Also for what waits in the buffer: Celery lowers the prefetch count when a task with an eta has begun.
+        return not limit or 4 * len(self._delivered) <= limit
 
     def drop(self, tag: str) -> None:
         """Forget a delivered message that others hold by now."""

@@ -6,6 +6,8 @@ The broker is at CRP_TEST_BROKER (`redisplus://…`), everything else that wants
 from __future__ import annotations
 
 import os
+import signal
+import time
 from contextlib import suppress
 from typing import Any
 
@@ -57,6 +59,23 @@ with suppress(ImportError):
         """Answer each request with the size of its batch."""
         for request in requests:
             app.backend.mark_as_done(request.id, len(requests), request=request)
+
+    @app.task(name="p.batched_late", base=Batches, flush_every=3, flush_interval=1, acks_late=True, shared=False)
+    def batched_late(requests: list[Any]) -> None:
+        """Note the begin, wait for the key `batch:go`, note the end."""
+        with redis.Redis.from_url(REDIS) as client:
+            client.rpush("batch:begun", len(requests))
+            deadline = time.monotonic() + 60
+            while not client.exists("batch:go") and time.monotonic() < deadline:
+                time.sleep(0.02)
+            client.rpush("batch:done", len(requests))
+
+    @app.task(name="p.batched_poison", base=Batches, flush_every=3, flush_interval=1, acks_late=True, shared=False)
+    def batched_poison(requests: list[Any]) -> None:
+        """Note the begin, and kill the process that runs it."""
+        with redis.Redis.from_url(REDIS) as client:
+            client.rpush("batch:begun", len(requests))
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 with suppress(ImportError):

@@ -14,6 +14,7 @@ from typing import ClassVar
 import msgpack
 import pytest
 
+from tests.support.connection_kills import kill_connections
 from tests.support.waiting import wait_until
 
 APP = "tests.ecosystem.plugins_app"
@@ -40,7 +41,7 @@ def plugins(places):
 @pytest.fixture
 def plugins_worker(places, start_worker):
     def start(**options):
-        return start_worker(APP, pool="solo", forked=False, quiet=False, **options)
+        return start_worker(APP, **{"pool": "solo", "forked": False, "quiet": False, **options})
 
     return start
 
@@ -50,6 +51,40 @@ def test_celery_batches_takes_tasks_together(plugins, plugins_worker):
     results = [plugins.batched.delay(number) for number in range(7)]
     plugins_worker()
     assert sorted(result.get(timeout=30) for result in results) == [1, 3, 3, 3, 3, 3, 3]
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
+@pytest.mark.parametrize("end", ["shutdown", "lost connection"])
+def test_a_batch_that_runs_is_not_run_again(end, pool, plugins, plugins_worker, redis_client):
+    pytest.importorskip("celery_batches", reason="celery-batches is not installed: tox -e ecosystem")
+    for number in range(3):
+        plugins.batched_late.delay(number)
+    worker = plugins_worker(pool=pool)
+    wait_until(lambda: redis_client.llen("batch:begun") == 1, 30, worker.tail)
+    if end == "shutdown":
+        worker.ask_to_stop()
+        wait_until(lambda: "Warm shutdown" in worker.log(), 10, worker.tail)
+        other = plugins_worker(pool=pool)
+    else:
+        kill_connections(redis_client)
+        wait_until(lambda: worker.log().count("] celery-redis-plus ") == 2, 20, worker.tail)
+        other = worker
+    # It takes what is ready behind the batch.
+    sign = plugins.tick.delay()
+    wait_until(lambda: f"{sign.id}] succeeded" in other.log(), 20, other.tail)
+    redis_client.set("batch:go", 1)
+    wait_until(lambda: redis_client.llen("batch:done") == 1 and not redis_client.keys("message:{celery}:*"), 20, worker.tail)
+    assert redis_client.llen("batch:begun") == 1
+
+
+def test_a_batch_that_kills_its_process_ends_at_the_delivery_limit(plugins, plugins_worker, broker_url, redis_client):
+    pytest.importorskip("celery_batches", reason="celery-batches is not installed: tox -e ecosystem")
+    for number in range(3):
+        plugins.batched_poison.delay(number)
+    worker = plugins_worker(pool="prefork", env={"CRP_TEST_BROKER": f"{broker_url}?delivery_limit=2"})
+    wait_until(lambda: redis_client.zcard("dead:{celery}") == 3, 30, worker.tail)
+    assert redis_client.llen("batch:begun") == 2
+    assert worker.running
 
 
 def test_celery_once_refuses_a_second_task_of_the_same_arguments(plugins, plugins_worker):

@@ -32,8 +32,6 @@ logger = logging.getLogger(__name__)
 SETTLED_A_CALL = 250
 #: Seconds for which a settlement waits for its connection, where other threads wait for replies, before it is deferred.
 LOCK_WAIT_S = 0.05
-#: Seconds for which the ack of a message that is acked before its work may wait for others.
-EARLY_ACK_DELAY_S = 0.01
 #: Seconds of work whose acks may wait for each other while messages are delivered: a crash in the next delivery repeats it.
 QUICK_WORK_S = 0.001
 #: Settlement -> what the requeue script calls it.
@@ -149,10 +147,10 @@ class Acknowledger:
                 logger.debug("%s of message %s is not sent: %s", told.name, arguments[0], error)
 
     def batch_ack(self, unacked: UnackedMessage) -> None:
-        """Keep an ack for `flush` or `flush_due`: one script call for several. May be called from any thread."""
+        """Keep an ack for `flush` or `flush_due`: one script call for several."""
         self._batched.append(unacked)
         # After it: a flush in between sends it, or leaves it to the next one. The work that a pool has ended may have been long.
-        due_at = clock.now_s() + EARLY_ACK_DELAY_S if unacked.acked_early else self._delivered_at + QUICK_WORK_S
+        due_at = self._delivered_at + QUICK_WORK_S
         self._due_at = min(self._due_at, due_at)
         self.last_due_at = due_at
         if not self.flush_scheduled:

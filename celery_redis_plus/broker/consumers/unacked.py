@@ -101,7 +101,7 @@ class UnackedMessage(Unacked):
     outcome: str = ""
     #: The exception with which it ended, for the message's hash if it is not acked; as `broker.last_error` packs it.
     error: str = ""
-    #: It is acked before the work on it begins, so that its ack may wait a moment for company.
+    #: The work on it begins in this process once it is acked, so that its ack has to leave first.
     acked_early: bool = False
     #: Its consumer says that the work on it failed, should it send it back.
     failed: bool = False

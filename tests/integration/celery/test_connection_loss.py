@@ -15,6 +15,8 @@ from tests.support.proxy import Proxy
 from tests.support.waiting import wait_until
 
 QUEUE = b"celery"
+#: Between two heartbeats of a worker (`celery.worker.heartbeat.Heart`).
+HEARTBEAT_S = 2
 WITHOUT_HIREDIS = Path(__file__).parents[2] / "support" / "without_hiredis"
 
 
@@ -107,6 +109,28 @@ def test_a_worker_uses_its_free_places_while_a_task_goes_on_from_before_a_lost_c
     assert notes.wait_for("new", 6, 15, worker.tail) == {str(number): 1 for number in range(6)}
     assert notes.done("long") == []
     notes.go("long")
+
+
+@pytest.mark.not_on("all", reason="a proxy leads to one server")
+def test_a_busy_worker_ends_while_its_broker_is_silent(celery_app, celery_worker, notes, redis_client):
+    """Celery's heartbeat, which it sends from the worker's loop, would connect again and again until the broker is back."""
+    config = {
+        "task_acks_late": True,
+        "worker_prefetch_multiplier": 1,
+        # Longer than between two heartbeats: the maintenance would tell the loop before.
+        "broker_transport_options": {"socket_timeout": HEARTBEAT_S + 0.5, "socket_connect_timeout": 0.5},
+    }
+    with Proxy(lambda: redis_client.connection_pool.connection_kwargs["port"]) as proxy:
+        worker = celery_worker(url=proxy.url(), pool="threads", concurrency=1, config=config)
+        celery_app().send_task("c.wait", ["silence", "task"])
+        wait_until(lambda: notes.started("silence"), 15, worker.tail)
+        # By then the loop, with a full prefetch, asks the broker for nothing: the next heartbeat is the first to miss it.
+        time.sleep(HEARTBEAT_S + 1)
+        proxy.blackhole()
+        time.sleep(2 * HEARTBEAT_S + 1)
+        worker.ask_to_stop()
+        notes.go("silence")
+        assert worker.wait(30) == 0
 
 
 @pytest.mark.sample(1)

@@ -13,7 +13,6 @@ import pytest
 
 from celery_redis_plus import clock
 from celery_redis_plus.broker.consumers.acks import QUICK_WORK_S
-from celery_redis_plus.broker.consumers.settlement import Settlement
 from celery_redis_plus.transport.amqp_errors import CONNECTION_ERRORS
 from tests.support.inbox import Inbox, declare, publish
 from tests.support.program import run_forked
@@ -61,14 +60,11 @@ def test_an_ack_leaves_while_the_work_after_it_goes_on(worked, early):
     assert left_by_then == [threading.get_ident()]
 
 
-@pytest.mark.parametrize(("early", "patience"), [(True, "EARLY_ACK_DELAY_S"), (False, "QUICK_WORK_S")])
-def test_acks_of_short_work_leave_with_the_next_claim(worked, monkeypatch, early, patience):
-    monkeypatch.setattr(f"celery_redis_plus.broker.consumers.acks.{patience}", 10.0)
+def test_acks_of_short_work_leave_with_the_next_claim(worked, monkeypatch):
+    monkeypatch.setattr("celery_redis_plus.broker.consumers.acks.QUICK_WORK_S", 10.0)
     done = []
 
     def work(message):
-        if early:
-            message.mark_acked_early()
         message.ack()
         done.append(message.delivery_tag)
 
@@ -120,7 +116,7 @@ import kombu
 from celery_redis_plus.broker.consumers import acks
 from tests.support.inbox import Inbox
 
-acks.QUICK_WORK_S = acks.EARLY_ACK_DELAY_S = 100.0
+acks.QUICK_WORK_S = 100.0
 
 def consume():
     inbox = Inbox(kombu.Connection(sys.argv[1]).channel(), "q", prefetch=20)
@@ -202,7 +198,6 @@ def test_a_close_waits_for_acks_that_another_thread_is_about_to_send(connect, lo
 
 def test_an_ack_leaves_when_its_turn_ends_by_an_exception(worked):
     def work(message):
-        message.mark_acked_early()
         message.ack()
         raise SystemExit
 
@@ -217,26 +212,12 @@ def test_an_ack_that_makes_room_for_others_leaves_at_once(worked):
     waiting = []
 
     def work(message):
-        message.mark_acked_early()
         message.ack()
         waiting.append(inbox.channel.consumer_session.acknowledger.has_batched)
 
     running, inbox, _ = worked(work, prefetch=4, count=8, arguments={"x-max-unacked": 2})
     running.run(lambda: len(waiting) == 8)
     assert waiting == [False] * 8
-
-
-def test_an_ack_that_comes_while_the_loop_ends_leaves(worked):
-    messages = []
-    running, inbox, publisher = worked(messages.append, prefetch=4, count=8)
-    running.run(lambda: len(messages) == 4)
-    connection, session = inbox.connection, inbox.channel.session
-    connection.transport.unregister_from_event_loop(connection.connection, running.hub)
-    # A thread that saw the loop just before its end.
-    session.consumer.acknowledger.batch_ack(
-        session.service.unacked_messages.begin_settling(messages[0].delivery_tag, Settlement.ACK)
-    )
-    wait_until(lambda: publisher.queue_sizes("q").unacked == 3, 10)
 
 
 #: Acks the messages of queue `q` in their callbacks, one a call of `drain_events`; then does what its second argument says.

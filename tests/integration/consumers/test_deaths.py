@@ -19,6 +19,8 @@ from tests.support.consuming import consumers
 from tests.support.inbox import Inbox, declare, publish
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.same_everywhere
+
 SINGLE = {"x-single-active-consumer": True}
 #: Consumers hear of a message, or never: polling does not help them within a test.
 LIFE = {"connection_lost_grace": 1, "visibility_timeout": 300, "polling_interval": 600}

@@ -1,10 +1,39 @@
-"""Acks that threads give before they begin to work: the loop sends them, several together, and none waits for long."""
+"""Acks of messages that are acked before the work on them begins: they have left the process when it does."""
 
 from __future__ import annotations
 
+import signal
 import threading
 
+import pytest
+
 from tests.support.inbox import Inbox, declare, publish
+from tests.support.program import run_forked
+from tests.support.waiting import wait_until
+
+#: Acks a message early, in the loop's thread or in another one, and is killed as the work on it begins.
+KILLED = """
+import os, signal, sys, threading
+import kombu
+from kombu.asynchronous import Hub
+
+def work(message):
+    message.mark_acked_early()
+    message.ack()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def begin(message):
+    threading.Thread(target=work, args=(message,)).start() if sys.argv[2] == "thread" else work(message)
+
+connection = kombu.Connection(sys.argv[1])
+channel = connection.channel()
+channel.basic_qos(0, 4)
+consumer = kombu.Consumer(channel, [kombu.Queue("q")], on_message=begin)
+consumer.consume()
+hub = Hub()
+connection.register_with_event_loop(hub)
+hub.run_forever()
+"""
 
 
 def deliver(connect, loop, count):
@@ -32,25 +61,11 @@ def test_a_single_one_leaves_while_the_consumer_has_nothing_else_to_do(connect, 
     running.run(lambda: publisher.queue_sizes("q").unacked == 7)
 
 
-def test_several_leave_in_one_call(connect, loop, monkeypatch):
-    running, inbox, publisher = deliver(connect, loop, 20)
-    commands, calls = inbox.channel.session.commands, []
-    post = commands.send_nowait
-    monkeypatch.setattr(
-        commands, "send_nowait", lambda script, keys, *tags, **options: (calls.append(tags), post(script, keys, *tags, **options))
-    )
-    ack_in_a_thread(inbox.messages)
-    running.run(lambda: publisher.queue_sizes("q").unacked == 0)
-    assert [len(tags) for tags in calls] == [20]
-
-
-def test_those_given_while_the_loop_ends_leave_as_well(connect, loop, monkeypatch):
+def test_those_given_while_the_loop_ends_leave_as_well(connect, loop):
     running, inbox, publisher = deliver(connect, loop, 8)
     connection = inbox.connection
     transport = connection.transport
     transport.unregister_from_event_loop(connection.connection, running.hub)
-    # A thread that asked just before the end was told that the loop would see to it.
-    monkeypatch.setattr(transport.delivery_loop, "ticks_when_woken", lambda active_tasks: True)
     ack_in_a_thread(inbox.messages)
     transport.session.commands.command("PING")
     assert publisher.queue_sizes("q").unacked == 0
@@ -64,3 +79,13 @@ def test_those_given_when_the_connection_is_lost_leave_over_another_one(connect,
     inbox.connection.transport.delivery_loop.detach()
     assert session.service.flush(10)
     assert publisher.queue_sizes("q").unacked == 0
+
+
+@pytest.mark.parametrize("where", ["loop", "thread"])
+def test_a_kill_as_the_work_begins_repeats_nothing(where, connect, broker_url):
+    publisher = connect().channel()
+    declare(publisher, "q")
+    publish(publisher, "q", *range(4))
+    assert run_forked(KILLED, broker_url, where).returncode == -signal.SIGKILL
+    # The others were not begun, and come back when their process is missed.
+    wait_until(lambda: publisher.queue_sizes("q").unacked + publisher.queue_sizes("q").ready == 3, 5)

@@ -15,6 +15,8 @@ from tests.support.inbox import Inbox, declare, publish
 from tests.support.slow_calls import slow_calls
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.same_everywhere
+
 
 def queue(wanted=None, **arguments):
     return kombu.Queue(

@@ -26,6 +26,8 @@ from celery_redis_plus.record_fields import COUNTERS
 from tests.support.inbox import Inbox, declare, publish
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.same_everywhere
+
 #: A value of each argument that steers, and another one.
 VALUES = {
     "x-message-ttl": (60_000, 90_000),

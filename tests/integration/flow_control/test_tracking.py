@@ -18,6 +18,8 @@ from tests.support.inbox import Inbox, declare
 from tests.support.program import forked
 from tests.support.waiting import PATIENCE_S, wait_until
 
+pytestmark = pytest.mark.same_everywhere
+
 ROOT = Path(__file__).parents[3]
 
 

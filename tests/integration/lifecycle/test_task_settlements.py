@@ -16,6 +16,8 @@ from celery_redis_plus.testing import running_worker
 from celery_redis_plus.transport import publishing
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.same_everywhere
+
 LATE = {"task_acks_late": True, "task_reject_on_worker_lost": True}
 #: What the task does, and how it goes on -> the events behind `claimed`: with reason, error and delay, as far as there are.
 FATES = {

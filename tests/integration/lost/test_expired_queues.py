@@ -13,6 +13,8 @@ from celery_redis_plus.broker.exchanges.declared_topology import DeclaredTopolog
 from tests.support.inbox import publish
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.same_everywhere
+
 #: Life of the queue while unused; seconds within which a death is noticed.
 EXPIRES_MS, NOTICED_S = 1000, 7.0
 

@@ -18,6 +18,8 @@ from tests.support.fork_server import fork_server
 from tests.support.inbox import declare, publish
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.same_everywhere
+
 #: Seconds after a death, or after the next process came, by which a role is free again, with all defaults.
 NOTICED_S = 7.0
 

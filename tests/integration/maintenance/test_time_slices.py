@@ -13,6 +13,8 @@ import pytest
 from tests.support.inbox import Inbox, declare, publish
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.same_everywhere
+
 VISIBILITY_TIMEOUT_S = 3
 #: A heartbeat every 0.5 s.
 INTERVAL_S = VISIBILITY_TIMEOUT_S / 6

@@ -16,6 +16,8 @@ from tests.support.checking import found
 from tests.support.inbox import Inbox, declare, publish
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.same_everywhere
+
 #: More messages than one call passes over.
 MANY = 3 * FREED_A_CALL + 1
 HOUR_MS = 3_600_000

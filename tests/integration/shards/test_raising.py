@@ -23,6 +23,8 @@ from tests.support.dead_letters import dead_letters_of
 from tests.support.inbox import Inbox, declare, publish
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.same_everywhere
+
 MORE = 6
 #: One queue for each way from an old shard to a new one.
 QUEUES = [next(name for number in range(99) if shard_of(name := f"q{number}", MORE) == shard) for shard in range(MORE)]

@@ -1,0 +1,60 @@
+"""Has the messages of celery-batches begin and end with the batch in which a pool runs them.
+
+Such a task hands its pool no request of Celery's, by which a worker knows what runs (`celery_batches.Batches.flush`, 0.11).
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+from celery_redis_plus.integration import worker_compat
+from celery_redis_plus.integration.patching import wrap
+from celery_redis_plus.integration.prefork_pool import copied
+from celery_redis_plus.transport.kombu_message import Message
+
+#: Messages of batches -> the pool's job; None while it is handed over.
+_jobs = weakref.WeakKeyDictionary[Message, Any]()
+
+
+def follow_batches(consumer: Any) -> None:
+    """Have each task of an app that collects its messages tell when it runs them; idempotent."""
+    for task in consumer.app.tasks.values():
+        if hasattr(task, "flush_every") and callable(getattr(task, "flush", None)):
+            wrap(task, "flush", _flush, consumer.pool)
+
+
+def is_in_batch(message: Any, pool: Any) -> bool:
+    """Return whether a message is in a batch that its worker's pool has not ended, nor dropped."""
+    if not isinstance(message, Message) or message not in _jobs:
+        return False
+    job, jobs = _jobs[message], worker_compat.job_cache(pool)
+    return job is None or jobs is None or any(job is known for known in copied(jobs.values()))
+
+
+def _flush(flush: Callable[[list[Any]], Any], pool: Any, requests: Iterable[Any]) -> Any:
+    begins_here = not worker_compat.drops_waiting_jobs(pool)
+    batch = list(requests)
+    ours = [request for request in batch if isinstance(request.message, Message)]
+    for request in ours:
+        request.crp_begins_here = begins_here
+        message = request.message
+        _jobs[message] = None
+        message.begin(acked_early=request.crp_acks_early())
+        message.delivered_by.consumer_session.service.unhandled_in_a_row = 0
+    job = flush(batch)
+    for request in ours:
+        _jobs[request.message] = job
+    if not begins_here:
+        worker_compat.JOB_ERROR_CALLBACK.set(job, partial(_return_all, ours))
+    return job
+
+
+def _return_all(requests: list[Any], _: Any) -> None:
+    """Send messages back whose pool process has died: the plugin does not settle them."""
+    for request in requests:
+        if not request.message.acknowledged:
+            request.message.mark_failed()
+            request.message.requeue()
