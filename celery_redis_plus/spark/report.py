@@ -122,10 +122,10 @@ def draw_throughput(axes: Axes, figures: Mapping[str, pd.DataFrame]) -> None:
         return
     counted = ("published", "delivered", "acked", "failed", "retried", "dead")
     sums = timeline.sums(timeline.rows(figures, "throughput"), counted)
-    # An area: as a line it is hidden where all that is published is delivered.
-    axes.fill_between(sums.index, sums["published"], step="post", label="published", color="C0", alpha=0.3, linewidth=0)
-    for number, name in enumerate(counted[1:], 1):
-        if sums[name].any() or name == "acked":
+    # With an area: the line is hidden where all that is published is delivered.
+    axes.fill_between(sums.index, sums["published"], step="post", color="C0", alpha=0.3, linewidth=0)
+    for number, name in enumerate(counted):
+        if sums[name].any() or name in {"published", "acked"}:
             axes.step(sums.index, sums[name], where="post", label=name, color=f"C{number}", linewidth=1.0)
     _over_time(axes, timeline, f"messages a{'n' if timeline.unit == 'hour' else ''} {timeline.unit}")
 
