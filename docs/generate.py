@@ -238,7 +238,8 @@ def check_page() -> str:
 
 SPARK_INTRO = """# Options of the Spark formats
 
-[The data pipeline](spark.md) explains their use. Names are case-insensitive. An unknown name or value raises an error.
+[The data pipeline](spark.md) explains their use. Names are case-insensitive. An unknown name or value raises an error. Those with
+`Trigger` in their names need PySpark 4.2.
 """
 
 

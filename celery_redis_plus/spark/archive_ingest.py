@@ -26,7 +26,7 @@ from celery_redis_plus.spark.arrow_ingest import write_days
 from celery_redis_plus.spark.checkpoint import position_in
 from celery_redis_plus.spark.checks import Numbers, numbers_of
 from celery_redis_plus.spark.incoming import Stored, is_stored, store_batch
-from celery_redis_plus.spark.losses import PARTS, RANGES, TRIMMED, Loss, noted
+from celery_redis_plus.spark.losses import PARTS, RANGES, SUPPLIED, TRIMMED, Loss, noted
 from celery_redis_plus.spark.manifest import Manifest, event_files
 from celery_redis_plus.spark.roots import opened
 from celery_redis_plus.spark.storage import INGEST_LOCK
@@ -99,26 +99,28 @@ def _store_all(storage: Storage, batches: list[ArchivedFile], on_batch: Callable
     for batch in batches:
         numbers = _numbers(batch)
         missing = list(_missing(batch, numbers, known, lost))
-        new = sum(int((~_present(known, key, of_epoch)).sum()) for key, of_epoch in numbers.items())
-        if new or missing or entry_id(offset.get(batch.queue, "0-0")) < batch.end:
+        new = {key: of_epoch[~_present(known, key, of_epoch)] for key, of_epoch in numbers.items()}
+        if any(map(len, new.values())) or missing or entry_id(offset.get(batch.queue, "0-0")) < batch.end:
             number += 1
             # A stream that was read further is not read again.
             offset[batch.queue] = "{}-{}".format(*max(batch.end, entry_id(offset.get(batch.queue, "0-0"))))
             position.plan(number, offset)
 
-            on_batch(number, _store(storage, position.run, number, batch, known, missing, offset))
+            told = [*missing, *_supplied(new, lost)]
+            on_batch(number, _store(storage, position.run, number, batch, known, told, offset))
             position.commit(number)
+            lost += missing
         for key, of_epoch in numbers.items():
             known.setdefault(key, Numbers()).add(of_epoch)
 
 
 def _store(  # noqa: PLR0917 - a micro-batch is all that
-    storage: Storage, run: str, number: int, batch: ArchivedFile, known: Known, missing: list[Loss], offset: dict[str, str]
+    storage: Storage, run: str, number: int, batch: ArchivedFile, known: Known, told: list[Loss], offset: dict[str, str]
 ) -> Stored:
     def write(place: str) -> None:
         write_days(storage, _new_events(batch, known), place)
 
-    return store_batch(storage, run, number, write, lambda _files, _number: missing, offset)
+    return store_batch(storage, run, number, write, lambda _files, _number: told, offset)
 
 
 def archived(folder: Path) -> list[ArchivedFile]:
@@ -183,5 +185,21 @@ def _missing(
         for loss in lost:
             if (loss.queue, loss.epoch) == key:
                 gone = gone[(gone < (loss.first or 0)) | (gone > (loss.last or 0))]
-        for run in np.split(gone, np.flatnonzero(np.diff(gone) > 1) + 1) if len(gone) else ():
+        for run in _runs(gone):
             yield Loss(queue, TRIMMED, epoch, int(run[0]), int(run[-1]), len(run), None, None, now)
+
+
+def _supplied(new: dict[tuple[str, int], NDArray[np.int64]], lost: list[Loss]) -> Iterator[Loss]:
+    """Yield the new events of a batch that were noted as lost."""
+    now = time.time_ns() // 1000
+    for loss in lost:
+        numbers = new.get((loss.queue, loss.epoch))
+        if loss.why == TRIMMED and numbers is not None:
+            for run in _runs(np.unique(numbers[(numbers >= (loss.first or 0)) & (numbers <= (loss.last or 0))])):
+                first, last = int(run[0]), int(run[-1])
+                yield Loss(loss.queue, SUPPLIED, loss.epoch, first, last, len(run), None, None, now, loss.shard)
+
+
+def _runs(numbers: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+    """Return numbers, in their order, divided where some are between."""
+    return np.split(numbers, np.flatnonzero(np.diff(numbers) > 1) + 1) if len(numbers) else []

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from celery_redis_plus.errors import InvalidArgument
+from celery_redis_plus.errors import InvalidArgument, TablesUnusable
 from celery_redis_plus.spark import losses
 from celery_redis_plus.spark.layers import EVENTS, Layers, message_keys
 from celery_redis_plus.spark.leftovers import remove_leftovers
@@ -50,13 +50,16 @@ def expire(root: str | Path | Storage, before: date, *, kinds: Collection[str] =
 
     Raises:
         InvalidArgument: there is no such kind.
-        TablesUnusable: an aggregation or compaction runs there.
+        TablesUnusable: an aggregation or compaction runs there, or the tables are of an older release.
     """
     if unknown := set(kinds).difference(EXPIRING):
         raise InvalidArgument(f"there is nothing {min(unknown)!r} that expires; allowed: {', '.join(EXPIRING)}")
     storage = opened(root)
     with storage.locked():
         old = Manifest.read(storage)
+        if not old.built:
+            # Which messages are unfinished is not known: their events would go.
+            raise TablesUnusable(f"{storage} has tables of an older release: run `celery-redis-plus spark aggregate` first")
         remove_leftovers(storage, old)
         new = old.following()
         layers = Layers(storage, new)

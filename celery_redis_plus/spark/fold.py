@@ -34,7 +34,7 @@ from celery_redis_plus.spark.message_timelines import MessageTimelines
 from celery_redis_plus.spark.minute_aggregates import partial_minutes
 from celery_redis_plus.spark.minute_tables import MinuteTables
 from celery_redis_plus.spark.open_messages import EarlierEvents, kept_under
-from celery_redis_plus.spark.repartition import MIXED, OPEN_SCHEMA, in_this_process, newest_of
+from celery_redis_plus.spark.repartition import EVENTS_IN_MEMORY, MIXED, OPEN_SCHEMA, in_portions, in_this_process, newest_of
 from celery_redis_plus.spark.roots import of_task, opened
 from celery_redis_plus.spark.versions import commit
 
@@ -119,7 +119,7 @@ def fold(
 
     Args:
         root: the folder of tables, or their URL.
-        tracer: traces messages; by default this process does, and has all new events in memory.
+        tracer: traces messages; by default this process does.
         rebuild: make all tables anew.
         most: take about as many new events at most, and leave the rest to the next time.
         kept_s: seconds for which the files of a superseded version stay; None is `leftovers.KEPT_S`.
@@ -217,8 +217,12 @@ def _first(batches: Sequence[RowBatch], most: int | None) -> list[RowBatch]:
 
 
 def trace_here(files: Mapping[str, Sequence[str]], place: Place) -> Iterator[Written]:
-    """Trace messages in this process."""
-    for events in in_this_process(of_task(place.root), files):
+    """Trace messages in this process: of more events than may be in memory, of a rebuild for instance, some at a time."""
+    storage = of_task(place.root)
+    rows = sum(storage.row_count(file) for of_day in files.values() for file in of_day)
+    # Earlier events of open messages are there where a few are new.
+    by_day = rows > 2 * EVENTS_IN_MEMORY and not files.get(MIXED)
+    for events in in_portions(storage, files, EVENTS_IN_MEMORY) if by_day else in_this_process(storage, files):
         yield from trace(events, place)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from celery_redis_plus.spark import delta_log
-from celery_redis_plus.spark.manifest import TABLES_VERSION, Manifest
+from celery_redis_plus.spark.manifest import OLDEST_OF_THESE_FIELDS, TABLES_VERSION, Manifest
 from celery_redis_plus.spark.receipts import finish, unfinished_receipts
 from celery_redis_plus.spark.storage import COMMITTED, TABLES_LOCK
 
@@ -39,16 +39,14 @@ def remove_leftovers(storage: Storage, current: Manifest, kept_s: float | None =
     kept = named.union(f"{folder}/.{name}.crc" for folder, _, name in (file.rpartition("/") for file in named))
     gone: dict[str, list[str]] = {}
     for table in ("events", "losses", "backlogs", *current.tables):
-        for folder in storage.folders(table):
-            if folder.startswith("v"):
-                _note(gone, storage, f"{table}/{folder}", kept)
+        gone |= {place: found for place, found in _not_kept(storage, table, kept).items() if place.startswith(f"{table}/v")}
     for run, number in current.folded.items():
-        for folder in storage.folders(f"incoming/{run}"):
-            place, of_batch = f"incoming/{run}/{folder}", int(folder.partition(".")[0])
-            if of_batch <= number:
-                # That of the last batch says where an ingest goes on, which has stored no later one.
-                is_position = storage.has_offsets and of_batch == number
-                _note(gone, storage, place, kept | ({f"{place}/{COMMITTED}"} if is_position else set()))
+        for place, found in _not_kept(storage, f"incoming/{run}", kept).items():
+            of_batch = int(place.rpartition("/")[2].partition(".")[0])
+            # That of the last batch says where an ingest goes on, which has stored no later one.
+            position = f"{place}/{COMMITTED}" if storage.has_offsets and of_batch == number else ""
+            if of_batch <= number and found != [position]:
+                gone[place] = [name for name in found if name != position]
     # Only then: what a later holder writes was not there yet, if there is none now.
     storage.verify(TABLES_LOCK)
     for place, names in gone.items():
@@ -69,13 +67,19 @@ def kept_versions(storage: Storage, current: int, since: float) -> Iterator[Mani
             storage.remove([name])
             continue
         named = dict(storage.once(name) or {})
-        if named.pop("tables_version", None) == TABLES_VERSION:
+        # After an upgrade, readers of the older release still have theirs, and it finds them where the rebuild is killed.
+        if OLDEST_OF_THESE_FIELDS <= named.pop("tables_version", 0) <= TABLES_VERSION:
             yield Manifest(**named)
 
 
-def _note(gone: dict[str, list[str]], storage: Storage, folder: str, kept: set[str]) -> None:
-    """Note the files of a folder that are not kept, if there are some, or if the folder is empty."""
-    names = storage.names(folder)
-    found = [name for name in names if name not in kept]
-    if found or not names:
-        gone[folder] = found
+def _not_kept(storage: Storage, under: str, kept: set[str]) -> dict[str, list[str]]:
+    """Return the folders in a folder that have files which are not kept, or nothing, and these files."""
+    found: dict[str, list[str]] = {f"{under}/{folder}": [] for folder in storage.folders(under)}
+    full = set()
+    for name in storage.names(under):
+        place = f"{under}/{name[len(under) + 1 :].partition('/')[0]}"
+        if name in kept:
+            full.add(place)
+        elif place in found:
+            found[place].append(name)
+    return {place: names for place, names in found.items() if names or place not in full}

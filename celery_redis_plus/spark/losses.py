@@ -6,7 +6,7 @@ aggregation puts them into the table.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from celery_redis_plus.spark.arrow_columns import microseconds
+from celery_redis_plus.spark.layers import EVENTS
 from celery_redis_plus.spark.manifest import Manifest, RowBatch, event_files, new_batches
 from celery_redis_plus.spark.roots import opened
 from celery_redis_plus.spark.schema import arrow, ddl
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 #: had the number, as somebody else wrote into the stream; or `spark expire` or `spark forget` has removed them.
 TRIMMED, MEMORY_FULL, SAMPLED, NO_EVENT, EXPIRED = "trimmed", "memory full", "sampled", "no event", "expired"
 FORGOTTEN = "forgotten"
+#: An archive had events that were noted as trimmed. Micro-batches tell it; the table has neither then.
+SUPPLIED = "supplied"
 #: With these, nothing is lost.
 HARMLESS = (NO_EVENT, EXPIRED, FORGOTTEN)
 _WHY = {
@@ -36,12 +39,13 @@ _WHY = {
     NO_EVENT: "were none: somebody else wrote into the stream",
     EXPIRED: "were removed by `spark expire`",
     FORGOTTEN: "were removed by `spark forget`",
+    SUPPLIED: "that were noted as trimmed come from the archive",
 }
 
 #: Those of which some between the first and the last are there, one row an epoch.
 PARTS = frozenset({EXPIRED, FORGOTTEN})
 #: Those that are numbers of an epoch.
-RANGES = frozenset({TRIMMED, NO_EVENT}) | PARTS
+RANGES = frozenset({TRIMMED, NO_EVENT, SUPPLIED}) | PARTS
 
 LOSS_COLUMNS = {
     "queue": "string",
@@ -65,7 +69,7 @@ class Loss:
 
     Attributes:
         queue: its name.
-        why: `TRIMMED`, `MEMORY_FULL`, `SAMPLED` or `NO_EVENT`.
+        why: one of the reasons above.
         epoch: of the queue's event log.
         first, last: the numbers of the events in that epoch; of `MEMORY_FULL`, in the log's count of unwritten events; None where
             they have none.
@@ -101,7 +105,7 @@ def sentence(counts: Iterable[tuple[str, int]]) -> str:
 def noted(root: str | Path | Storage, manifest: Manifest) -> list[Loss]:
     """Return all losses that are known, also those that no aggregation has put into the table yet."""
     storage = opened(root)
-    return [*_stored(storage, manifest), *_of(new_batches(storage, manifest))]
+    return list(_left([*_stored(storage, manifest), *_of(new_batches(storage, manifest))]))
 
 
 def collect(layers: Layers, manifest: Manifest, new: Sequence[RowBatch]) -> str:
@@ -112,14 +116,16 @@ def collect(layers: Layers, manifest: Manifest, new: Sequence[RowBatch]) -> str:
         manifest: the one before.
         new: the batches that the next one contains in addition.
     """
-    return with_losses(layers, manifest, [_dated(layers.storage, manifest, loss) for loss in _of(new)])
+    return with_losses(layers, manifest, [_dated(layers, manifest, loss) for loss in _of(new)])
 
 
 def with_losses(layers: Layers, manifest: Manifest, added: Sequence[Loss]) -> str:
     """Return the file of the table with further losses; arguments as of `collect`."""
     if not added:
         return manifest.losses
-    rows = _merged([*_stored(layers.storage, manifest), *added])
+    rows = _merged(_left([*_stored(layers.storage, manifest), *added]))
+    if not rows:
+        return ""
     file = layers.new_file("losses", "all")
     layers.storage.write_table(file, pa.Table.from_pylist([asdict(loss) for loss in rows], schema=arrow(LOSS_COLUMNS)))
     return file
@@ -147,7 +153,30 @@ def _of(incoming: Iterable[RowBatch]) -> list[Loss]:
     return [Loss(**loss) for batch in incoming for loss in batch.losses]
 
 
-def _merged(losses: Sequence[Loss]) -> list[Loss]:
+def _left(losses: Sequence[Loss]) -> Iterator[Loss]:
+    """Yield the losses without what was supplied later."""
+    supplied = [loss for loss in losses if loss.why == SUPPLIED]
+    for loss in losses:
+        parts = [loss] if loss.why != SUPPLIED else []
+        for other in supplied if loss.why == TRIMMED else ():
+            parts = [part for whole in parts for part in _without(whole, other)]
+        yield from parts
+
+
+def _without(loss: Loss, other: Loss) -> Iterator[Loss]:
+    """Yield what is left of numbers without those of another."""
+    first, last = loss.first or 0, loss.last or 0
+    low, high = max(first, other.first or 0), min(last, other.last or 0)
+    if (loss.queue, loss.epoch) != (other.queue, other.epoch) or low > high:
+        yield loss
+        return
+    if first < low:
+        yield replace(loss, last=low - 1, count=low - first)
+    if high < last:
+        yield replace(loss, first=high + 1, count=last - high)
+
+
+def _merged(losses: Iterable[Loss]) -> list[Loss]:
     """Return the losses: of what was removed one an epoch, of what is no range of numbers one a queue and day.
 
     Each micro-batch may have some of each queue.
@@ -182,11 +211,11 @@ def _together(one: Loss, other: Loss) -> Loss:
     )
 
 
-def _dated(storage: Storage, manifest: Manifest, loss: Loss) -> Loss:
+def _dated(layers: Layers, manifest: Manifest, loss: Loss) -> Loss:
     """Return a loss with the time of the event before it, which another micro-batch has read."""
     if loss.why != TRIMMED or loss.from_at is not None or not loss.first or loss.first == 1:
         return loss
-    files = [file for of_day in event_files(storage, manifest).values() for file in of_day]
+    files = [file for of_day in event_files(layers.storage, manifest).values() for file in of_day]
     before = (pc.field("queue") == loss.queue) & (pc.field("epoch") == loss.epoch) & (pc.field("n") == loss.first - 1)
-    found = storage.dataset(files).to_table(columns=["ts"], filter=before)
+    found = layers.read(EVENTS, files, before, ["ts"])
     return replace(loss, from_at=int(microseconds(found.column("ts"))[0])) if found.num_rows else loss

@@ -28,7 +28,9 @@ from celery_redis_plus.spark.roots import opened
 from celery_redis_plus.spark.storage import COMMITTED, Storage
 
 #: Layout of the folder and columns of the tables. An aggregation rebuilds tables of an older version from `events`.
-TABLES_VERSION = 3
+TABLES_VERSION = 4
+#: Manifests from this version of the tables on have the fields of `Manifest`.
+OLDEST_OF_THESE_FIELDS = 3
 
 TABLES = ("messages", "queues", "tasks", "workers")
 #: What an aggregation keeps for the next one: the events of messages that may have more of them; these messages' rows, a part of
@@ -80,21 +82,21 @@ class Manifest:
         if head is None:
             return cls()
 
-        def older(found: dict[str, Any]) -> Manifest:
+        def older(tables_version: int, found: dict[str, Any]) -> Manifest:
             if head.published:
                 raise TablesUnusable(f"{storage} has tables of an older release: run `spark publish` of this one")
-            return _of_older_release(storage, found)
+            return _of_older_release(storage, tables_version, found)
 
         return cls.parse(head.text, head.name, older)
 
     @classmethod
-    def parse(cls, text: str, where: str, older: Callable[[dict[str, Any]], Manifest]) -> Manifest:
+    def parse(cls, text: str, where: str, older: Callable[[int, dict[str, Any]], Manifest]) -> Manifest:
         """Return the manifest that a text has.
 
         Args:
             text: JSON.
             where: the text is from, for errors.
-            older: returns that of an older release.
+            older: returns that of an older release, of the version of its tables and its fields.
 
         Raises:
             TablesUnusable: as `read`.
@@ -108,10 +110,8 @@ class Manifest:
             raise TablesUnusable(
                 f"{where}: tables of version {tables_version}; this release has {TABLES_VERSION}. Upgrade celery-redis-plus"
             )
-        if tables_version < TABLES_VERSION:
-            return older(found)
         try:
-            return cls(**found)
+            return cls(**found) if tables_version == TABLES_VERSION else older(tables_version, found)
         except TypeError as error:
             raise TablesUnusable(f"{where} has other fields ({error}); restore it: it names the stored events") from None
 
@@ -143,8 +143,10 @@ class Manifest:
         return any(self.tables.values()) or not self.events
 
 
-def _of_older_release(storage: Storage, found: dict[str, Any]) -> Manifest:
-    """Return the manifest of tables of versions 1 and 2: it has their events, and no tables."""
+def _of_older_release(storage: Storage, tables_version: int, found: dict[str, Any]) -> Manifest:
+    """Return the manifest of tables of an older version: it has their events, and no tables."""
+    if tables_version >= OLDEST_OF_THESE_FIELDS:
+        return replace(Manifest(**found), tables=Manifest().tables, backlogs="")
     manifest = Manifest(version=int(found.get("version", 0)))
     for date, directory in found.get("events", {}).items():
         manifest.events[date] = sorted(name for name in storage.names(directory) if name.endswith(".parquet"))

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC
 from functools import partial
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -76,9 +77,8 @@ def in_this_process(storage: Storage, files: Mapping[str, Sequence[str]]) -> Ite
     """Yield the same partitions as `by_message`, without Spark: all events are in memory then."""
     file_shares, count = file_shares_of(storage.where, files, _rows(storage, files), 1)
     buckets: list[list[pa.RecordBatch]] = [[] for _ in range(count)]
-    for file_share in file_shares:
-        for number, events in _divided(file_share):
-            buckets[number].append(events)
+    for number, events in _divided(file_shares):
+        buckets[number].append(events)
     for place, batches in enumerate(buckets):
         buckets[place] = []
         yield pa.Table.from_batches(batches, schema=OPEN_SCHEMA)
@@ -92,7 +92,7 @@ def in_portions(
         count = max(1, -(-sum(_rows(storage, {date: of_day}).values()) // most))
         shares = [FileShare(storage.where, file, 0, count) for file in of_day]
         for wanted in range(count):
-            parts = [events for share in shares for number, events in _divided(share) if number == wanted]
+            parts = [events for number, events in _divided(shares) if number == wanted]
             yield pa.Table.from_batches(parts, schema=OPEN_SCHEMA)
 
 
@@ -136,22 +136,29 @@ def _pack(batches: Iterator[pa.RecordBatch], *, shares: list[list[FileShare]]) -
     """Yield the events of the file shares whose numbers come in."""
     for batch in batches:
         for number in batch.column("id").to_pylist():
-            for file_share in shares[number]:
-                for bucket, events in _divided(file_share):
-                    columns = [pa.array([bucket], pa.int32()), pa.array([_serialized(events)], pa.binary())]
-                    yield pa.record_batch(columns, names=["bucket", "packed"])
+            for bucket, events in _divided(shares[number]):
+                columns = [pa.array([bucket], pa.int32()), pa.array([_serialized(events)], pa.binary())]
+                yield pa.record_batch(columns, names=["bucket", "packed"])
 
 
-def _divided(file_share: FileShare) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Yield the events of a file by bucket."""
-    events = of_task(file_share.root).dataset([file_share.file], OPEN_SCHEMA)
-    for batch in events.to_batches(use_threads=False, batch_readahead=1, fragment_readahead=1):
-        if not file_share.days:
-            yield from _in_buckets(batch, file_share.first, file_share.buckets)
-            continue
-        for day in batch.column("date").unique().to_pylist():
-            of_day = batch.filter(pc.equal(batch.column("date"), pa.scalar(day, pa.date32())))
-            yield from _in_buckets(of_day, *file_share.days.get(day.isoformat(), (0, 1)))
+def _divided(file_shares: Iterable[FileShare]) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Yield the events of files by bucket."""
+    # To open a data set takes a millisecond: many small days go to one bucket.
+    for (root, first, buckets, _), alike in groupby(file_shares, _assignment):
+        shares = list(alike)
+        days = shares[0].days
+        events = of_task(root).dataset([share.file for share in shares], OPEN_SCHEMA)
+        for batch in events.to_batches(use_threads=False, batch_readahead=1, fragment_readahead=1):
+            if not days:
+                yield from _in_buckets(batch, first, buckets)
+                continue
+            for day in batch.column("date").unique().to_pylist():
+                of_day = batch.filter(pc.equal(batch.column("date"), pa.scalar(day, pa.date32())))
+                yield from _in_buckets(of_day, *days.get(day.isoformat(), (0, 1)))
+
+
+def _assignment(share: FileShare) -> tuple[str, int, int, bool]:
+    return share.root, share.first, share.buckets, bool(share.days)
 
 
 def _in_buckets(batch: pa.RecordBatch, first: int, buckets: int) -> Iterator[tuple[int, pa.RecordBatch]]:

@@ -30,7 +30,7 @@ mpl.rcParams["svg.hashsalt"] = "celery-redis-plus"
 
 #: More lines than this in a chart cannot be told apart: the busiest queues are drawn.
 MAX_LINES = 8
-LEGEND_COLUMNS = 6
+LEGEND_COLUMNS = 4
 
 TITLES = {
     "losses": "Lost events",
@@ -54,7 +54,7 @@ body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:75rem;padding
 h1{font-size:1.6rem}h2{font-size:1.15rem;margin:2.2rem 0 .6rem;border-bottom:1px solid #d5dae2;padding-bottom:.2rem}
 table{border-collapse:collapse;font-size:13px;display:block;overflow-x:auto}
 th,td{padding:.25rem .6rem;text-align:left;border-bottom:1px solid #e6e9ee;white-space:nowrap}
-a{color:inherit}td.n{text-align:right;font-variant-numeric:tabular-nums}svg{max-width:100%;height:auto}
+a{color:inherit}td.n{text-align:right;font-variant-numeric:tabular-nums}svg{width:100%;height:auto}
 .none{color:#68707c}.warning{border-left:4px solid #b42318;padding-left:.8rem;font-weight:600}
 .chart{overflow-x:auto}.chart svg{min-width:44rem}
 .headline{display:flex;flex-wrap:wrap;gap:.4rem 2rem;margin:1.2rem 0}.headline dt{font-size:13px;color:#68707c}
@@ -122,9 +122,11 @@ def draw_throughput(axes: Axes, figures: Mapping[str, pd.DataFrame]) -> None:
         return
     counted = ("published", "delivered", "acked", "failed", "retried", "dead")
     sums = timeline.sums(timeline.rows(figures, "throughput"), counted)
-    for name in counted:
+    # With an area: the line is hidden where all that is published is delivered.
+    axes.fill_between(sums.index, sums["published"], step="post", color="C0", alpha=0.3, linewidth=0)
+    for number, name in enumerate(counted):
         if sums[name].any() or name in {"published", "acked"}:
-            axes.step(sums.index, sums[name], where="post", label=name, linewidth=1.4)
+            axes.step(sums.index, sums[name], where="post", label=name, color=f"C{number}", linewidth=1.0)
     _over_time(axes, timeline, f"messages a{'n' if timeline.unit == 'hour' else ''} {timeline.unit}")
 
 
@@ -161,7 +163,7 @@ def draw_tasks(axes: Axes, figures: Mapping[str, pd.DataFrame]) -> None:
     for offset, name in ((0.2, "wait"), (-0.2, "run")):
         bars = [place + offset for place in places]
         axes.barh(bars, frame[f"{name}_p95_s"].fillna(0), height=0.36, label=f"{name}, 95th percentile", alpha=0.55)
-        axes.plot(frame[f"{name}_p50_s"].fillna(0), bars, "|", color="black", markersize=9)
+        axes.plot(frame[f"{name}_p50_s"].fillna(0), bars, "|", color="black", markersize=9, markeredgewidth=2)
     axes.set_yticks(list(places), frame["task"])
     axes.set_xlabel("seconds (| is the median)")
 
@@ -189,8 +191,8 @@ def draw(figures: Mapping[str, pd.DataFrame], path: Path) -> None:
     figure, every = plt.subplots(2, 2, figsize=(14, 8), layout="constrained")
     for axes, (name, painter) in zip(every.flat, CHARTS.items(), strict=True):
         _paint(axes, painter, figures)
-        # Above two rows of a legend.
-        axes.set_title(name, loc="left", pad=30)
+        # Above three rows of a legend.
+        axes.set_title(name, loc="left", pad=42)
     figure.savefig(path)
     plt.close(figure)
 

@@ -20,9 +20,7 @@ class SinkOptions:
     """
 
     url: str = option(kinds.text(), "", "The broker's URL. It may hold no password: see `urlEnv`.")
-    url_env: str = option(
-        kinds.text(), "", "Name of an environment variable that holds the URL, on the driver and the executors."
-    )
+    url_env: str = option(kinds.text(), "", "An environment variable that holds the URL, on driver and executors.")
     prefix: str = option(kinds.text(), "", "The application's `global_keyprefix`, if it is not in the URL.")
     task: str = option(kinds.text(), "", "The task's name.")
     task_column: str = option(kinds.text(), "", "A column with the task's name, instead of `task`.")
@@ -34,17 +32,15 @@ class SinkOptions:
     sink_name: str = option(
         kinds.text(),
         "",
-        "What the ids are made with besides; by default the task's name. Another name sends the same rows again.",
+        "What the ids are made with besides (default: the task's name). Another name sends the same rows again.",
     )
     args_column: str = option(kinds.text(), "", "A column with the positional arguments: an array, or JSON text.")
     kwargs_column: str = option(kinds.text(), "", "A column with the keyword arguments: a struct, a map, or JSON text.")
     priority_column: str = option(kinds.text(), "", "A column with the priority, 0-255.")
-    eta_column: str = option(
-        kinds.text(), "", "A column with the time at which the task shall run at the earliest; a time without a zone is UTC."
-    )
+    eta_column: str = option(kinds.text(), "", "A column with the earliest time of the task; without a zone it is UTC.")
     countdown_column: str = option(kinds.text(), "", "A column with seconds from now, instead of `etaColumn`.", unit="s")
     expires_column: str = option(
-        kinds.text(), "", "A column with the time after which the task shall not run any more, or with seconds from now."
+        kinds.text(), "", "A column with the time after which the task does not run, or with seconds from now."
     )
     group_column: str = option(kinds.text(), "", "A column with the id of the task's group.")
     headers_column: str = option(

@@ -84,13 +84,13 @@ class SourceOptions:
     url_env: str = option(
         kinds.text(),
         "",
-        "Name of an environment variable that holds the URL, on the driver and on each executor.",
+        "An environment variable that holds the URL, on driver and executors.",
     )
     prefix: str = option(kinds.text(), "", "The application's `global_keyprefix`, if it is not in the URL.")
     queues: str = option(
         kinds.text(),
         "*",
-        "Names or patterns (`*`, `?`, `[...]`), separated by commas or as a JSON list; new queues are found while running.",
+        "Names or patterns (`*`, `?`, `[...]`), separated by commas or as a JSON list.",
     )
     starting_offsets: Any = option(  # noqa: RUF009 - a declaration, read by from_mapping
         OFFSETS,
@@ -114,24 +114,20 @@ class SourceOptions:
         None,
         "A batch ends before the first event of this time; goes before `endingOffsets`.",
     )
-    max_offsets_per_trigger: int | None = option(
-        _COUNT, None, "Read about this many events in a micro-batch, over all queues. PySpark 4.2 or later.", unit="events"
-    )
+    max_offsets_per_trigger: int | None = option(_COUNT, None, "Read about this many events in a micro-batch.", unit="events")
     max_bytes_per_trigger: int | None = option(
         _COUNT,
         None,
-        "Read about so many bytes in a micro-batch, by what the streams take in Redis on average. PySpark 4.2 or later.",
+        "Read about so many bytes in a micro-batch, by what the streams take in Redis on average.",
         unit="bytes",
     )
     min_offsets_per_trigger: int | None = option(
         _COUNT,
         None,
-        "Begin a micro-batch only when so many events wait, over all queues, or `maxTriggerDelay` is over. PySpark 4.2 or later.",
+        "Begin a micro-batch only when so many events wait, or `maxTriggerDelay` is over.",
         unit="events",
     )
-    max_trigger_delay: float = option(
-        DURATION, 900.0, "With `minOffsetsPerTrigger`: how long events wait for others at most, since the last micro-batch."
-    )
+    max_trigger_delay: float = option(DURATION, 900.0, "With `minOffsetsPerTrigger`: how long events wait for others at most.")
     min_partitions: int | None = option(_COUNT, None, "Split what is read into at least this many Spark partitions.")
     max_records_per_partition: int = option(
         _COUNT, 250_000, "Split what is read so that no Spark partition has more; one has events of many queues.", unit="events"

@@ -28,8 +28,8 @@ PUBLICATION_LOCK = (".publication.lock", "publication")
 #: The file of a micro-batch that is whole.
 COMMITTED = "_committed.json"
 _PIECE = 8 * 1024 * 1024
-#: Files whose numbers of rows are remembered.
-ROW_COUNTS_KEPT = 10_000
+#: Files whose numbers of rows are remembered, and whose footers, which an aggregation asks three times: one may have 1 MB.
+ROW_COUNTS_KEPT, FOOTERS_KEPT = 10_000, 64
 
 
 @dataclass(frozen=True)
@@ -69,6 +69,7 @@ class Storage(ABC):
         self.path = path
         # A file is written once; an aggregation asks for the rows of many, and a service runs thousands of aggregations.
         self.row_count = lru_cache(maxsize=ROW_COUNTS_KEPT)(self._row_count)
+        self.metadata = lru_cache(maxsize=FOOTERS_KEPT)(self._metadata)
 
     def __str__(self) -> str:
         """Return the folder or the URL."""
@@ -159,7 +160,7 @@ class Storage(ABC):
 
     # ---- Parquet
 
-    def metadata(self, name: str) -> parquet.FileMetaData:
+    def _metadata(self, name: str) -> parquet.FileMetaData:
         """Return the footer of a Parquet file."""
         return parquet.read_metadata(self.place(name), filesystem=self.filesystem)
 

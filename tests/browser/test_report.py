@@ -35,7 +35,9 @@ PERIODS = {
     "a minute": lambda: {"celery": spread(600, MINUTE_MS)},
     "a day with a gap of five hours": a_day_with_a_gap,
     "90 days": lambda: {"celery": spread(4000, 90 * DAY_MS)},
-    "100 queues": lambda: {f"queue-{number:03}": spread(30, HOUR_MS, seed=number) for number in range(100)},
+    "100 queues": lambda: {
+        f"queue-{number:03}": spread(30, HOUR_MS, after_ms=1200 * number, seed=number) for number in range(100)
+    },
 }
 
 

@@ -8,8 +8,8 @@ import yaml
 
 from tests.docs.blocks import ROOT
 
-#: Words without code and without the bars of tables. One page is a whole subject of its own.
-MOST, SUBJECTS = 1_600, {"spark.md": 2_700}
+#: Words without code and without the bars of tables.
+MOST = 1_600
 #: Records that may have more.
 RECORDS = {"0013-lost-processes.md": 2_200}
 
@@ -34,7 +34,7 @@ def test_no_how_to_page_is_a_book():
     (part,) = (one["How-to guides"] for one in navigation if "How-to guides" in one)
     lengths = {page: words((ROOT / "docs" / page).read_text(encoding="utf-8")) for page in how_to_pages(part)}
     assert len(lengths) > 20
-    assert {page: length for page, length in lengths.items() if length > SUBJECTS.get(page, MOST)} == {}
+    assert {page: length for page, length in lengths.items() if length > MOST} == {}
 
 
 def test_a_design_record_is_read_in_three_minutes():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 
 pytest.importorskip("pyarrow", reason="needs the extra `spark`")
@@ -11,13 +13,15 @@ from celery_redis_plus.errors import InvalidArgument, TablesUnusable
 from celery_redis_plus.event_log import archiver
 from celery_redis_plus.event_log.archiver import move_finished
 from celery_redis_plus.event_log.stream import EventLog
-from celery_redis_plus.spark import archive_ingest
+from celery_redis_plus.spark import archive_ingest, report
 from celery_redis_plus.spark.archive_ingest import store_archive
 from celery_redis_plus.spark.checks import check
 from celery_redis_plus.spark.fold import fold
-from celery_redis_plus.spark.manifest import TABLES, files
+from celery_redis_plus.spark.losses import TRIMMED, noted
+from celery_redis_plus.spark.manifest import TABLES, Manifest, files
 from celery_redis_plus.spark.snapshot import Snapshot
-from tests.support.event_streams import add_events, lives
+from celery_redis_plus.spark.summaries import Period, summaries
+from tests.support.event_streams import START_MS, add_events, lives
 
 LIVES = lives(600)
 
@@ -89,6 +93,46 @@ def test_events_of_both_are_counted_once_in_any_order(log, redis_client, broker_
     store_archive(root, archive, lambda *_: None)
     assert len(rows_of(root, "events")) == 1800
     assert everything(root) == everything(other)
+
+
+def test_a_loss_that_an_archive_supplies_is_none_any_more(log, redis_client, broker_url, tmp_path):
+    """The archive had trimmed the stream before its ingest read it."""
+    root, archive, part = tmp_path / "tables", tmp_path / "archive", tmp_path / "part"
+    add_events(redis_client, "celery", LIVES)
+    redis_client.xtrim(log.keys.queue("celery").events, maxlen=len(LIVES) - 50, approximate=False)
+    move_finished(log, ["celery"], archive, events=True)
+    add_events(redis_client, "celery", lives(10, seed=2))
+    run_job("ingest", "--root", str(root), "--url", broker_url, "--once", "--allow-data-loss")
+    fold(root)
+
+    def lost():
+        return [(loss.why, loss.first, loss.last, loss.count) for loss in noted(root, Manifest.read(root))]
+
+    (_, first, last, count), *_ = lost()
+    assert (first, count) == (1, last)
+    assert last > 650, "the archive has too few"
+
+    finished = sorted((archive / "queue=celery").glob("finished-*"))
+    (part / "queue=celery").mkdir(parents=True)
+    for file in (finished[1], finished[1].with_name(finished[1].name.replace("finished", "events", 1))):
+        shutil.copy(file, part / "queue=celery")
+    store_archive(root, part, lambda *_: None)
+    supplied = [(TRIMMED, 1, 350, 350), (TRIMMED, 651, last, last - 650)]
+    assert lost() == supplied
+    fold(root)
+    assert lost() == supplied
+
+    said = []
+    store_archive(root, archive, lambda _number, stored: said.extend(map(str, stored.losses)))
+    assert (
+        said[0]
+        == f"queue 'celery': 300 events, {START_MS}-51 to {START_MS}-350, that were noted as trimmed come from the archive"
+    )
+    fold(root)
+    assert lost() == [(TRIMMED, 1, 50, 50)]
+    assert [finding.check for finding in check(root) if finding.wrong] == ["losses"]
+    figures = summaries(Snapshot(root), period=Period())
+    assert ": 50 events were trimmed" in report.warning(figures)
 
 
 @pytest.mark.parametrize("place", ["folder", "s3"])

@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Iterator
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("pyspark", reason="needs the extra `spark`")
 
-from pyarrow import dataset, parquet
+from pyarrow import Table, dataset, parquet
 
+from celery_redis_plus.errors import TablesUnusable
 from celery_redis_plus.events import Event
 from celery_redis_plus.spark import fold as fold_module
 from celery_redis_plus.spark import leftovers, open_messages
+from celery_redis_plus.spark import manifest as manifest_module
 from celery_redis_plus.spark.compaction import compact
-from celery_redis_plus.spark.fold import fold
+from celery_redis_plus.spark.expiry import expire
+from celery_redis_plus.spark.fold import fold, new_event_count
 from celery_redis_plus.spark.layers import LAYOUTS
 from celery_redis_plus.spark.manifest import OPEN, TABLES, UNFINISHED, Manifest, files
+from celery_redis_plus.spark.roots import opened
+from celery_redis_plus.spark.snapshot import Snapshot
 from tests.spark.model import aggregate_in_python
 from tests.support.event_streams import START_MS, lives
 from tests.support.stored_events import StoredEvents
@@ -316,8 +323,8 @@ def test_files_and_manifest_do_not_grow_with_the_number_of_folds(stored, root, m
     check(root, {"celery": LIVES[:1200]})
     manifest = Manifest.read(root)
     for table, dates in {**manifest.tables, "events": manifest.events}.items():
-        for date, names in dates.items():
-            assert len(names) <= 12, (table, date)
+        for day, names in dates.items():
+            assert len(names) <= 12, (table, day)
     assert (root / "manifest.json").stat().st_size < 2 * size
     fold(root)
     assert len(list(root.rglob("*.parquet"))) < 60
@@ -425,3 +432,70 @@ def test_tables_of_an_older_release_are_made_anew_with_all_of_their_events(store
     fold(root)
 
     check(root, {"celery": LIVES})
+
+
+def as_of_version_3(root: Path) -> str:
+    """Let the tables be of the release before: its manifests have the same fields. Return the manifest."""
+    for path in (root / "manifest.json", *(root / "versions").iterdir()):
+        found = json.loads(path.read_text(encoding="utf-8"))
+        path.write_text(json.dumps({**found, "tables_version": 3}), encoding="utf-8")
+    return (root / "manifest.json").read_text(encoding="utf-8")
+
+
+def test_an_upgrade_makes_the_tables_anew_and_keeps_the_older_ones_for_their_readers(stored, root, monkeypatch):
+    stored.add({"celery": LIVES[:1000]})
+    fold(root)
+    stored.add({"celery": LIVES[1000:2000]})
+    text = as_of_version_3(root)
+    before = Manifest(**{name: value for name, value in json.loads(text).items() if name != "tables_version"})
+    with pytest.raises(TablesUnusable, match=r"older release.*aggregate"):
+        expire(root, date(2026, 1, 1))
+
+    with monkeypatch.context() as killed:
+        killed.setattr(Manifest, "write", lambda self, root: (_ for _ in ()).throw(RuntimeError("killed")))
+        with pytest.raises(RuntimeError, match="killed"):
+            fold(root)
+    assert (root / "manifest.json").read_text(encoding="utf-8") == text
+    assert [file for file in before.referenced() if not (root / file).exists()] == []
+    fold(root)
+    check(root, {"celery": LIVES[:2000]})
+    assert [file for file in before.referenced() if not (root / file).exists()] == []
+    assert new_event_count(opened(root)) == 0
+
+    stored.add({"celery": LIVES[2000:]})
+    fold(root, kept_s=0)
+    check(root, {"celery": LIVES})
+    assert [file for file in before.tables["messages"].popitem()[1] if (root / file).exists()] == []
+
+
+def test_a_downgrade_is_refused_and_changes_nothing(stored, root, monkeypatch):
+    stored.add({"celery": LIVES[:1000]})
+    fold(root)
+    stored.add({"celery": LIVES[1000:]})
+    before = {path: path.stat().st_mtime_ns for path in root.rglob("*.*")}
+    with monkeypatch.context() as older:
+        older.setattr(manifest_module, "TABLES_VERSION", 3)
+        for job in (fold, compact, Snapshot, lambda root: files(root, "messages")):
+            with pytest.raises(TablesUnusable, match=r"version 4; this release has 3\. Upgrade"):
+                job(root)
+    assert {path: path.stat().st_mtime_ns for path in root.rglob("*.*")} == before
+    fold(root)
+    check(root, {"celery": LIVES})
+
+
+def test_a_rebuild_of_many_events_has_some_in_memory_at_a_time(stored, root, monkeypatch):
+    stored.add({"celery": LIVES, "mail": LIVES[:500]})
+    fold(root)
+    traced = []
+
+    def noted(events: Table, place: fold_module.Place) -> Iterator[fold_module.Written]:
+        traced.append(events.num_rows)
+        return trace(events, place)
+
+    trace = fold_module.trace
+    monkeypatch.setattr(fold_module, "trace", noted)
+    monkeypatch.setattr(fold_module, "EVENTS_IN_MEMORY", 1000)
+    fold(root, rebuild=True)
+    check(root, {"celery": LIVES, "mail": LIVES[:500]})
+    assert sum(traced) == len(LIVES) + 500
+    assert max(traced) < 1500

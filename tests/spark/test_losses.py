@@ -18,7 +18,7 @@ from celery_redis_plus.keys import Keys
 from celery_redis_plus.spark import losses, manifest
 from celery_redis_plus.spark.fold import fold
 from celery_redis_plus.spark.loss_counter import LossCounter
-from celery_redis_plus.spark.losses import MEMORY_FULL, NO_EVENT, SAMPLED, TRIMMED, Loss
+from celery_redis_plus.spark.losses import MEMORY_FULL, NO_EVENT, SAMPLED, SUPPLIED, TRIMMED, Loss
 from celery_redis_plus.spark.manifest import Manifest
 from celery_redis_plus.spark.partition_reader import read_range
 from celery_redis_plus.spark.read_plan import Planner
@@ -173,6 +173,19 @@ def test_the_table_has_each_loss_once_and_samples_by_day(tmp_path):
         sampled(1, NOW + 86_400_000_000),
     ]
     assert parquet.read_table(manifest.files(tmp_path, "losses")[0]).num_rows == 3
+
+
+def test_where_all_that_was_lost_is_supplied_there_is_no_table(tmp_path):
+    commit(tmp_path, 0, Loss("celery", TRIMMED, START_MS, 11, 100, 90, None, NOW, NOW))
+    fold(tmp_path)
+    assert manifest.files(tmp_path, "losses")
+    commit(tmp_path, 1, *(Loss("celery", SUPPLIED, START_MS, n, n + 50, 51, None, None, NOW) for n in (1, 52)))
+    commit(tmp_path, 2, Loss("mail", SUPPLIED, START_MS, 1, 50, 50, None, None, NOW))
+    assert losses.noted(tmp_path, Manifest.read(tmp_path)) == []
+    fold(tmp_path)
+    assert losses.noted(tmp_path, Manifest.read(tmp_path)) == []
+    with pytest.raises(TablesUnusable, match="nothing was lost"):
+        manifest.files(tmp_path, "losses")
 
 
 def test_a_table_whose_manifest_was_not_written_counts_nothing_twice(tmp_path, monkeypatch):

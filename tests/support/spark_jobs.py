@@ -15,7 +15,7 @@ from tests.support.waiting import wait_until
 
 #: Every process that a job starts has it in its environment, whatever group it moves to.
 MARK = "CRP_TEST_JOB"
-DRIVER, JVM, BOTH, WORKER = "driver", "JVM", "driver and JVM", "Python worker"
+DRIVER, JVM, BOTH, WORKER, EXECUTOR = "driver", "JVM", "driver and JVM", "Python worker", "executor"
 #: On a machine that has other work.
 PATIENCE_S = 300
 
@@ -58,16 +58,20 @@ class Job:
 
     def until(self, condition: Callable[[], object]) -> None:
         """Wait for a condition, or for the program's own end."""
-        wait_until(lambda: condition() or self.process.poll() is not None, PATIENCE_S)
+        wait_until(lambda: condition() or self.process.poll() is not None, PATIENCE_S, interval_s=0.05)
 
-    def strike(self, what: str) -> None:
-        """Kill the driver, the JVM, both, or the Python processes that the JVM has, with SIGKILL."""
-        for pid in self.pids():
-            java, driver = _name(pid) == "java", pid == self.process.pid
-            worker = not java and not driver and _name(pid).startswith("python")
-            if (java and what in {JVM, BOTH}) or (driver and what in {DRIVER, BOTH}) or (worker and what == WORKER):
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+    def running(self, what: str) -> list[int]:
+        """Return the processes that are the driver, the JVM, both, an executor, or Spark's Python workers."""
+        wanted = {DRIVER, JVM} if what == BOTH else {what}
+        return [pid for pid in self.pids() if self._kind(pid) in wanted]
+
+    def strike(self, what: str) -> bool:
+        """Kill what `running` returns with SIGKILL; return whether there was any of it."""
+        found = self.running(what)
+        for pid in found:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        return bool(found)
 
     def kill(self, what: str) -> bool:
         """Kill the driver, the JVM or both; return whether it was still running. Nothing of it is left then."""
@@ -97,8 +101,13 @@ class Job:
                     found.append(int(folder.name))
         return found
 
-
-def _name(pid: int) -> str:
-    with suppress(OSError):
-        return Path(f"/proc/{pid}/comm").read_text(encoding="utf-8").strip()
-    return ""
+    def _kind(self, pid: int) -> str:
+        if pid == self.process.pid:
+            return DRIVER
+        with suppress(OSError):
+            words = Path(f"/proc/{pid}/cmdline").read_bytes()
+            if Path(f"/proc/{pid}/comm").read_bytes().strip() == b"java":
+                return EXECUTOR if b"CoarseGrainedExecutorBackend" in words else JVM
+            if b"\0-m\0pyspark." in words:
+                return WORKER
+        return ""

@@ -23,7 +23,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if HERE in item.path.parents:
             item.add_marker("spark")
-            item.add_marker(pytest.mark.timeout(3600))
+            item.add_marker(pytest.mark.timeout(7200))
             if MISSING:
                 item.add_marker(pytest.mark.skip(reason=MISSING))
 

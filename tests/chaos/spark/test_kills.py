@@ -1,30 +1,45 @@
-"""kill -9 of the driver, the JVM or both at random moments: nothing is lost and nothing doubled, with trimming on."""
+"""kill -9 of the driver, the JVM, a Python worker, an executor at random moments: nothing is lost and nothing doubled."""
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 import threading
 import time
 from collections import Counter
+from contextlib import suppress
 
 import pytest
 
 pytest.importorskip("pyspark", reason="needs the extra `spark`")
 
-import pyarrow.compute as pc
 from pyarrow import dataset
 
 from celery_redis_plus.errors import TablesUnusable
 from celery_redis_plus.event_log.stream import EventLog
+from celery_redis_plus.spark.arrow_ingest import ArrowIngest
+from celery_redis_plus.spark.fold import fold
 from celery_redis_plus.spark.manifest import files
-from tests.spark.model import aggregate_in_python
+from celery_redis_plus.spark.roots import opened
+from celery_redis_plus.spark.storage import INGEST_LOCK
+from tests.chaos.spark.test_two_services import QUEUES, assert_as_the_model
+from tests.spark.conftest import s3
 from tests.support.event_streams import START_MS, add_events, lives
-from tests.support.spark_jobs import BOTH, DRIVER, JVM, WORKER
+from tests.support.spark_jobs import BOTH, DRIVER, EXECUTOR, JVM, WORKER
+
+__all__ = ["s3"]
 
 TARGETS = (DRIVER, JVM, BOTH)
+#: How often each is killed in the full form while it aggregates; with `BOTH` it is 20 times the driver and 20 times the JVM.
+KILLS_OF_AN_AGGREGATION = {DRIVER: 15, JVM: 15, BOTH: 5, WORKER: 20, EXECUTOR: 20}
+#: From its start, for driver and JVM from the JVM's, to the end of the work, on a machine that has other work.
+WORKS_S = {DRIVER: 12.0, JVM: 12.0, BOTH: 12.0, WORKER: 2.0, EXECUTOR: 6.0}
+CLUSTER = "local-cluster[2,1,1024]"
+_SETTINGS = {"spark.executor.memory": "512m", "spark.executor.cores": "1", "spark.task.maxFailures": "8"}
+CLUSTER_CONF = [word for name, value in _SETTINGS.items() for word in ("--conf", f"{name}={value}")]
 #: How long a job takes until it does something, and a little longer.
 START_S = 20.0
-QUEUES = ("celery", "mail")
 
 
 def survive_workers(job):
@@ -126,41 +141,42 @@ def test_ingest_stores_each_event_once(  # noqa: PLR0917 - fixtures
     )
 
 
-def test_aggregate_leaves_whole_tables(  # noqa: PLR0917 - fixtures
-    start_job, kills, source, redis_client, broker_url, tmp_path, figures
+@pytest.mark.parametrize("place", ["folder", "s3"])
+def test_tables_are_whole_when_an_aggregation_is_killed(  # noqa: PLR0917 - fixtures
+    request, start_job, full, source, redis_client, broker_url, tmp_path, figures, place
 ):
-    made = lives(6000)
-    add_events(redis_client, "celery", made[:8000])
-    root = tmp_path / "tables"
-    ingest = ("ingest", "--url", broker_url, "--root", str(root), "--once")
-    start_job(*ingest).wait()
-    start_job("aggregate", "--root", str(root)).wait()
-    assert states(root) == states_of(made[:8000])
-    add_events(redis_client, "celery", made[8000:])
-    start_job(*ingest).wait()
-
-    cut = 0
-    for number in range(kills):
-        before = len(list(root.glob("messages/v*")))
-        job = start_job("aggregate", "--rebuild", "--root", str(root))
-        if number % 2 == 0:
-            job.until(lambda before=before: len(list(root.glob("messages/v*"))) > before)
-            time.sleep(source.uniform(0, 3))
+    root = request.getfixturevalue("s3").url if place == "s3" else str(tmp_path / "tables")
+    made, killed = lives(2000), Counter()
+    left = Counter({what: times if full else 1 for what, times in KILLS_OF_AN_AGGREGATION.items()})
+    store = opened(root)
+    for part in (made[:3000], made[3000:]):
+        for queue in QUEUES:
+            add_events(redis_client, queue, part)
+        with store.locked(INGEST_LOCK):
+            ArrowIngest(store, {"url": broker_url, "maxOffsetsPerTrigger": 3000}).run(threading.Event(), print, once=True)
+        # The first kill comes when the tables have the first part only.
+        fold(store, most=1)
+    while left := +left:
+        what = source.choice(sorted(left))
+        words = ("aggregate", "--engine", "spark", "--rebuild", "--root", root)
+        job = start_job(*words, "--master", CLUSTER if what == EXECUTOR else "local[2,8]", *CLUSTER_CONF)
+        job.until(lambda job=job, what=what: job.running(what) and job.running(JVM))
+        time.sleep(source.uniform(0, WORKS_S[what]))
+        if what in {WORKER, EXECUTOR}:
+            # Spark runs the tasks again, elsewhere.
+            hits = 0
+            while hits < min(4, left[what]) and (there := job.running(what)):
+                with suppress(ProcessLookupError):
+                    os.kill(source.choice(there), signal.SIGKILL)
+                hits += 1
+                time.sleep(source.uniform(1, 3))
+            job.wait()
         else:
-            time.sleep(source.uniform(2, START_S))
-        cut += job.kill(source.choice(TARGETS))
-        assert states(root) in (states_of(made[:8000]), states_of(made)), "a kill left something between two states"
-
-    start_job("aggregate", "--root", str(root)).wait()
-    assert states(root) == states_of(made)
-    figures(f"{cut} of {kills} kills hit a running aggregation: tables whole after each, and right after the last")
-
-
-def states(root):
-    found = dataset.dataset(files(root, "messages")).to_table(columns=["state", "id"])
-    assert pc.count_distinct(found.column("id")).as_py() == found.num_rows
-    return Counter(found.column("state").to_pylist())
-
-
-def states_of(events):
-    return Counter(row["state"] for row in aggregate_in_python({"celery": events})["messages"].values())
+            hits = job.kill(what)
+        left[what] -= hits
+        killed[what] += hits
+        assert_as_the_model(root, made)
+    start_job("aggregate", "--root", root).wait()
+    assert assert_as_the_model(root, made) == 2 * len(made)
+    assert "WRONG" not in start_job("check", "--engine", "arrow", "--root", root).wait()
+    figures(f"{place}: kills of a running aggregation {dict(killed)}: tables as the model after each, check passes")
