@@ -55,6 +55,12 @@ class RunningTasks:
             return True
         return False
 
+    def waiting_in_pool(self) -> int:
+        """Return how many tasks wait for a thread of the pool; 0 for pools without threads. From any thread."""
+        consumer = self._consumer()
+        executor = None if consumer is None else getattr(consumer.pool, "executor", None)
+        return 0 if executor is None else worker_compat.thread_queue_size(executor)
+
     def is_active(self, message: Any, orphaned_at: float) -> bool | None:
         """Return whether a task's message will still be settled; None while Celery has not decided, and at the first doubt.
 

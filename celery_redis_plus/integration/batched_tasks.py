@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from celery_redis_plus.integration import worker_compat
+from celery_redis_plus.integration.lease_guard import has_lease
 from celery_redis_plus.integration.patching import wrap
 from celery_redis_plus.integration.prefork_pool import copied
 from celery_redis_plus.transport.kombu_message import Message
@@ -36,7 +37,9 @@ def is_in_batch(message: Any, pool: Any) -> bool:
 
 def _flush(flush: Callable[[list[Any]], Any], pool: Any, requests: Iterable[Any]) -> Any:
     begins_here = not worker_compat.drops_waiting_jobs(pool)
-    batch = list(requests)
+    batch = [request for request in requests if _is_held(request)]
+    if not batch:
+        return None
     ours = [request for request in batch if isinstance(request.message, Message)]
     for request in ours:
         request.crp_begins_here = begins_here
@@ -50,6 +53,14 @@ def _flush(flush: Callable[[list[Any]], Any], pool: Any, requests: Iterable[Any]
     if not begins_here:
         worker_compat.JOB_ERROR_CALLBACK.set(job, partial(_return_all, ours))
     return job
+
+
+def _is_held(request: Any) -> bool:
+    """Return whether a message of a batch may be begun: it may have gone back while it waited for others."""
+    if isinstance(request.message, Message) and request.message.given_back:
+        worker_compat.forget(request)
+        return False
+    return has_lease(request)
 
 
 def _return_all(requests: list[Any], _: Any) -> None:

@@ -97,6 +97,11 @@ SOLO_POOL = Internal("celery.concurrency.solo", "TaskPool", "one task at a time 
 THREAD_POOL = Internal(
     "celery.concurrency.thread", "TaskPool", "a second look at tasks that waited in the queue of a pool of threads"
 )
+THREAD_QUEUE = Internal(
+    "concurrent.futures:ThreadPoolExecutor",
+    "_work_queue",
+    "letting the loop of a worker with threads sleep while tasks wait for these: it is woken by each task that begins",
+)
 #: What a new worker's control queue is declared with.
 SETTINGS_DEFAULTS = Internal(
     "celery.app.utils:Settings", "defaults", "a second worker of the same node name: its start is refused"
@@ -117,6 +122,12 @@ REMEMBERS = (5, 7)
 def pool_remembers_jobs() -> bool:
     """Return whether `AsynPool.flush` keeps jobs that a child is known to have accepted."""
     return bool((celery.VERSION.major, celery.VERSION.minor) >= REMEMBERS)
+
+
+def thread_queue_size(executor: Any) -> int:
+    """Return how many calls wait for a thread of an executor; 0 where it does not tell."""
+    queue = THREAD_QUEUE.of(executor)
+    return 0 if queue is None else int(queue.qsize())
 
 
 def job_cache(pool: Any) -> dict[int, Any] | None:

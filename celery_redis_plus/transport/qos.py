@@ -175,10 +175,9 @@ class QoS(virtual.QoS):
             session.waker.wake()
 
     def _wants_more(self) -> bool:
-        """Return whether to wake the loop, although threads have work: it takes the interpreter from them when it is woken."""
-        limit = self.prefetch_count
-        # Also for what waits in the buffer: Celery lowers the prefetch count when a task with an eta has begun.
-        return not limit or 4 * len(self._delivered) <= limit
+        """Return whether little work waits for threads: a loop that is woken takes the interpreter from them."""
+        active_tasks = self._session.service.active_tasks
+        return active_tasks is None or 4 * active_tasks.waiting_in_pool() <= self.prefetch_count
 
     def drop(self, tag: str) -> None:
         """Forget a delivered message that others hold by now."""

@@ -77,6 +77,24 @@ def test_a_batch_that_runs_is_not_run_again(end, pool, plugins, plugins_worker, 
     assert redis_client.llen("batch:begun") == 1
 
 
+def test_a_message_that_waits_for_its_batch_goes_back_once(plugins, plugins_worker, redis_client):
+    pytest.importorskip("celery_batches", reason="celery-batches is not installed: tox -e ecosystem")
+    for number in range(3):
+        plugins.batched_late.delay(number)
+    worker = plugins_worker(pool="gevent", concurrency=4)
+    wait_until(lambda: redis_client.lrange("batch:begun", 0, -1) == [b"3"], 30, worker.tail)
+    plugins.batched_late.delay("waits")
+    wait_until(lambda: redis_client.zcard("messages_index:{celery}") == 4, 10, worker.tail)
+    worker.ask_to_stop()
+    # The timer that flushes a batch is a greenlet of the worker that stops, and comes first.
+    other = plugins_worker(pool="gevent", concurrency=4)
+    wait_until(lambda: redis_client.llen("batch:begun") == 2, 30, other.tail)
+    redis_client.set("batch:go", 1)
+    assert worker.wait() == 0
+    wait_until(lambda: not redis_client.keys("message:{celery}:*"), 20, other.tail)
+    assert redis_client.lrange("batch:begun", 0, -1) == [b"3", b"1"]
+
+
 def test_a_batch_that_kills_its_process_ends_at_the_delivery_limit(plugins, plugins_worker, broker_url, redis_client):
     pytest.importorskip("celery_batches", reason="celery-batches is not installed: tox -e ecosystem")
     for number in range(3):

@@ -20,6 +20,9 @@ class ActiveTasks(Protocol):
     def stop_requested(self) -> bool:
         """Return whether the consumer was told to end, so that it should be given nothing more."""
 
+    def waiting_in_pool(self) -> int:
+        """Return how many tasks wait for a thread of the application's pool. From any thread."""
+
     def is_active(self, message: Any, orphaned_at: float) -> bool | None:
         """Return whether `message` will still be settled; None while the application has not decided.
 

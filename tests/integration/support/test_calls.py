@@ -7,7 +7,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
 #: Path -> the most (calls, files, classes) that a reader of the code follows.
-LIMITS = {"one publish": (21, 8, 5), "one task": (84, 21, 15), "one buffered task": (40, 15, 12)}
+LIMITS = {"one publish": (21, 8, 5), "one task": (103, 21, 16), "one buffered task": (58, 17, 13)}
 
 
 def test_the_paths_stay_short(server):
@@ -20,4 +20,4 @@ def test_the_paths_stay_short(server):
         lengths = (int(calls), int(files), int(classes))
         assert all(0 < length <= limit for length, limit in zip(lengths, LIMITS[name], strict=True)), output
     assert "transport/publishing.py" in output
-    assert "consumer/delivery_loop.py" in output
+    assert "transport/qos.py" in output
