@@ -27,6 +27,11 @@ def follow_batches(consumer: Any) -> None:
             wrap(task, "flush", _flush, consumer.pool)
 
 
+def batches_run() -> bool:
+    """Return whether batches of this process have unsettled messages."""
+    return any(not message.acknowledged for message in list(_jobs))
+
+
 def is_in_batch(message: Any, pool: Any) -> bool:
     """Return whether a message is in a batch that its worker's pool has not ended, nor dropped."""
     if not isinstance(message, Message) or message not in _jobs:
@@ -45,7 +50,7 @@ def _flush(flush: Callable[[list[Any]], Any], pool: Any, requests: Iterable[Any]
         request.crp_begins_here = begins_here
         message = request.message
         _jobs[message] = None
-        message.begin(acked_early=request.crp_acks_early())
+        message.begin(acked_early=not request.task.acks_late)
         message.delivered_by.consumer_session.service.unhandled_in_a_row = 0
     job = flush(batch)
     for request in ours:
@@ -56,11 +61,12 @@ def _flush(flush: Callable[[list[Any]], Any], pool: Any, requests: Iterable[Any]
 
 
 def _is_held(request: Any) -> bool:
-    """Return whether a message of a batch may be begun: it may have gone back while it waited for others."""
-    if isinstance(request.message, Message) and request.message.given_back:
+    """Return whether a message of a batch may be begun: it may have gone back, or expired, while it waited for others."""
+    message = request.message
+    if isinstance(message, Message) and message.given_back:
         worker_compat.forget(request)
         return False
-    return has_lease(request)
+    return has_lease(request) and not request.revoked()
 
 
 def _return_all(requests: list[Any], _: Any) -> None:

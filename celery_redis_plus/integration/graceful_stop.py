@@ -15,6 +15,7 @@ from celery.platforms import EX_FAILURE
 
 from celery_redis_plus.broker.consumers.active_tasks import inactive
 from celery_redis_plus.connection.forks import lock_of
+from celery_redis_plus.integration.batched_tasks import batches_run
 from celery_redis_plus.integration.patching import wrap
 from celery_redis_plus.integration.worker_compat import active_requests, has_threads, is_solo, is_terminating, terminates_jobs
 from celery_redis_plus.transport.amqp_errors import CONNECTION_ERRORS
@@ -76,7 +77,7 @@ class GracefulStop:
         # A soft shutdown gives the tasks some time before.
         while not is_terminating():
             time.sleep(LOOK_S)
-        if active_requests() and self._lock.acquire(blocking=False):
+        if (active_requests() or batches_run()) and self._lock.acquire(blocking=False):
             self._exit(EX_FAILURE)
 
     def _end(self, signal_number: int, timeout_s: float, exit_status: int) -> None:

@@ -142,7 +142,7 @@ class Message(base.Message):
         """
         if self._unacked is not None:
             self._unacked.note_outcome("early")
-            self._unacked.acked_early = begins_here
+            self._unacked.acked_early, self._unacked.begins_here = True, begins_here
 
 
 def broadcast_payload(entry: Entry, tag: str, redelivered: bool, *, again: bool = False) -> dict[str, Any]:

@@ -147,12 +147,15 @@ class QoS(virtual.QoS):
         delivery_loop = self.channel.delivery_loop
         if session.session.broken:
             service.unacked_messages.defer(unacked, settlement)
+        elif settlement is Settlement.ACK and unacked.begins_here:
+            session.acknowledger.ack_before_work(unacked)
+            if threading.get_ident() != session.loop_thread and self._wants_more():
+                session.waker.wake()
         elif threading.get_ident() != session.loop_thread:
             session.acknowledger.post(unacked, settlement)
-            if not unacked.acked_early or self._wants_more():
-                # The consumer sleeps in poll, perhaps for want of the credit that this settlement has freed.
-                session.waker.wake()
-        elif settlement is Settlement.ACK and not unacked.acked_early and delivery_loop.may_batch_ack(service, unacked.queue):
+            # The consumer sleeps in poll, perhaps for want of the credit that this settlement has freed.
+            session.waker.wake()
+        elif settlement is Settlement.ACK and delivery_loop.may_batch_ack(service, unacked.queue):
             session.acknowledger.batch_ack(unacked)
         else:
             session.acknowledger.post(unacked, settlement)

@@ -32,6 +32,10 @@ logger = logging.getLogger(__name__)
 SETTLED_A_CALL = 250
 #: Seconds for which a settlement waits for its connection, where other threads wait for replies, before it is deferred.
 LOCK_WAIT_S = 0.05
+#: The same for an ack that has to leave before the work begins: the work waits for it.
+BEFORE_WORK_WAIT_S = 10.0
+#: Seconds for which the ack of a message whose work has begun in another process may wait for others.
+EARLY_ACK_DELAY_S = 0.01
 #: Seconds of work whose acks may wait for each other while messages are delivered: a crash in the next delivery repeats it.
 QUICK_WORK_S = 0.001
 #: Settlement -> what the requeue script calls it.
@@ -39,15 +43,15 @@ REQUEUES = {Settlement.REQUEUE: "asked", Settlement.FAIL: "failed", Settlement.T
 
 
 class _Held:
-    """Holds a lock; yields whether it came within `LOCK_WAIT_S`. Each ack makes one; a generator costs three times as much."""
+    """Holds a lock; yields whether it came in time. Each ack makes one; a generator costs three times as much."""
 
-    __slots__ = ("_is_free", "_lock")
+    __slots__ = ("_is_free", "_lock", "_wait_s")
 
-    def __init__(self, lock: RLock) -> None:
-        self._lock = lock
+    def __init__(self, lock: RLock, wait_s: float = LOCK_WAIT_S) -> None:
+        self._lock, self._wait_s = lock, wait_s
 
     def __enter__(self) -> bool:
-        self._is_free = self._lock.acquire(timeout=LOCK_WAIT_S)
+        self._is_free = self._lock.acquire(timeout=self._wait_s)
         return self._is_free
 
     def __exit__(self, *error: object) -> None:
@@ -114,6 +118,41 @@ class Acknowledger:
         with _Held(self._commands.lock) as is_free:
             self._send([[unacked]], settlement, is_free=is_free)
 
+    def ack_before_work(self, unacked: UnackedMessage) -> None:
+        """Have an ack leave this process before the work on its message begins. Never raises, as `post`.
+
+        That of a message without limits and events is two commands, as in a claim: a fifth of a script's time.
+        """
+        queue, tag = unacked.queue, unacked.tag
+        if not unacked.is_plain or queue in self._unacked_messages.limited:
+            self.post(unacked, Settlement.ACK)
+            return
+        keys, commands = self._keys.queue(queue), self._commands
+        errors: list[Exception] = []
+
+        def unlinked(_: Any, error: Exception | None) -> None:
+            if error is not None:
+                errors.append(error)
+
+        def done(reply: Any, error: Exception | None) -> None:
+            if error is not None or errors or not reply:
+                # It stands elsewhere by now, or is still there.
+                self._unacked_messages.defer(unacked, Settlement.ACK)
+            else:
+                self._unacked_messages.discard(unacked)
+
+        with _Held(commands.lock, BEFORE_WORK_WAIT_S) as is_free:
+            if not is_free or not commands.connected:
+                self._unacked_messages.defer(unacked, Settlement.ACK)
+                return
+            try:
+                commands.command_nowait("UNLINK", keys.message + tag.encode(), done=unlinked, buffered=True)
+                commands.command_nowait("ZREM", keys.index, tag, done=done)
+            except (RedisError, OSError) as error:
+                # The session's owner meets it with its next call.
+                logger.debug("acking a message before its work: %s", error)
+                self._unacked_messages.defer(unacked, Settlement.ACK)
+
     def begin(self, unacked: UnackedMessage) -> None:
         """Tell the server that the work on a message begins, where a delivery of it failed before. Never raises.
 
@@ -150,7 +189,7 @@ class Acknowledger:
         """Keep an ack for `flush` or `flush_due`: one script call for several."""
         self._batched.append(unacked)
         # After it: a flush in between sends it, or leaves it to the next one. The work that a pool has ended may have been long.
-        due_at = self._delivered_at + QUICK_WORK_S
+        due_at = clock.now_s() + EARLY_ACK_DELAY_S if unacked.acked_early else self._delivered_at + QUICK_WORK_S
         self._due_at = min(self._due_at, due_at)
         self.last_due_at = due_at
         if not self.flush_scheduled:

@@ -101,8 +101,10 @@ class UnackedMessage(Unacked):
     outcome: str = ""
     #: The exception with which it ended, for the message's hash if it is not acked; as `broker.last_error` packs it.
     error: str = ""
-    #: The work on it begins in this process once it is acked, so that its ack has to leave first.
+    #: Its ack does not wait for the work on it.
     acked_early: bool = False
+    #: That work begins in this process, so that the ack has to leave first.
+    begins_here: bool = False
     #: Its consumer says that the work on it failed, should it send it back.
     failed: bool = False
     #: Milliseconds until it is delivered again, once it went back; None leaves them to its queue.

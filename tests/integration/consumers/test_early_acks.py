@@ -89,3 +89,13 @@ def test_a_kill_as_the_work_begins_repeats_nothing(where, connect, broker_url):
     assert run_forked(KILLED, broker_url, where).returncode == -signal.SIGKILL
     # The others were not begun, and come back when their process is missed.
     wait_until(lambda: publisher.queue_sizes("q").unacked + publisher.queue_sizes("q").ready == 3, 5)
+
+
+def test_one_removes_its_message_wherever_that_stands_by_now(connect, loop, redis_client):
+    running, inbox, publisher = deliver(connect, loop, 2)
+    tag = inbox.messages[0].delivery_tag
+    # As after a standstill longer than its lease: another process has put it back.
+    redis_client.zrem("messages_index:{q}", tag)
+    redis_client.zadd("queue:{q}", {tag: 1})
+    ack_in_a_thread(inbox.messages[:1])
+    running.run(lambda: publisher.queue_sizes("q").ready == 0 and len(redis_client.keys("message:{q}:*")) == 1)
