@@ -16,8 +16,8 @@ from celery_redis_plus.integration.patching import wrap
 from celery_redis_plus.integration.prefork_pool import copied
 from celery_redis_plus.transport.kombu_message import Message
 
-#: Messages of batches -> the pool's job; None while it is handed over.
-_jobs = weakref.WeakKeyDictionary[Message, Any]()
+#: Messages of batches -> the job of a prefork pool, which may drop it; None of other pools, and while it is handed over.
+_jobs = weakref.WeakKeyDictionary[Message, weakref.ref[Any] | None]()
 
 
 def follow_batches(consumer: Any) -> None:
@@ -36,8 +36,8 @@ def is_in_batch(message: Any, pool: Any) -> bool:
     """Return whether a message is in a batch that its worker's pool has not ended, nor dropped."""
     if not isinstance(message, Message) or message not in _jobs:
         return False
-    job, jobs = _jobs[message], worker_compat.job_cache(pool)
-    return job is None or jobs is None or any(job is known for known in copied(jobs.values()))
+    job = _jobs[message]
+    return job is None or any(job() is known for known in copied((worker_compat.job_cache(pool) or {}).values()))
 
 
 def _flush(flush: Callable[[list[Any]], Any], pool: Any, requests: Iterable[Any]) -> Any:
@@ -53,10 +53,10 @@ def _flush(flush: Callable[[list[Any]], Any], pool: Any, requests: Iterable[Any]
         message.begin(acked_early=not request.task.acks_late)
         message.delivered_by.consumer_session.service.unhandled_in_a_row = 0
     job = flush(batch)
-    for request in ours:
-        _jobs[request.message] = job
     if not begins_here:
         worker_compat.JOB_ERROR_CALLBACK.set(job, partial(_return_all, ours))
+        # The job has the messages, so they may not have the job.
+        _jobs.update((request.message, weakref.ref(job)) for request in ours)
     return job
 
 
