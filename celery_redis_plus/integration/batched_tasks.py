@@ -23,8 +23,13 @@ _jobs = weakref.WeakKeyDictionary[Message, weakref.ref[Any] | None]()
 def follow_batches(consumer: Any) -> None:
     """Have each task of an app that collects its messages tell when it runs them; idempotent."""
     for task in consumer.app.tasks.values():
-        if hasattr(task, "flush_every") and callable(getattr(task, "flush", None)):
+        if collects(task):
             wrap(task, "flush", _flush, consumer.pool)
+
+
+def collects(task: Any) -> bool:
+    """Return whether a task collects its messages, and runs several at once."""
+    return hasattr(task, "flush_every") and callable(getattr(task, "flush", None))
 
 
 def batches_run() -> bool:

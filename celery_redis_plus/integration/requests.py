@@ -20,6 +20,7 @@ from kombu.utils.imports import symbol_by_name
 from celery_redis_plus.broker.consumers.last_error import Failure, failure_of, text_of
 from celery_redis_plus.integration import worker_compat
 from celery_redis_plus.integration.ack_policies import ACK, POLICIES, REQUEUE, AckPolicies
+from celery_redis_plus.integration.batched_tasks import collects
 from celery_redis_plus.integration.lease_guard import TaskLostError, has_lease
 from celery_redis_plus.integration.patching import wrap
 from celery_redis_plus.integration.unhandled_messages import DATA_ERRORS
@@ -300,6 +301,14 @@ def install_request_class(app: Any, policies: AckPolicies, *, waits_in_pool: boo
             continue
         names: dict[str, Any] = {"crp_waits_in_pool": waits_in_pool}
         governed = policies.governs(task)
+        if governed and collects(task):
+            governed = False
+            if getattr(task, "ack_policy", None):
+                logger.warning(
+                    "task %r: celery-batches knows no ack_policy; its acks_late decides",
+                    task.name,
+                    extra={"task_name": task.name},
+                )
         (worker_compat.ANNOUNCE_REVOKED_FOR_POLICIES if governed else worker_compat.ANNOUNCE_REVOKED).of(base)
         if governed:
             policies.of(task, None)
