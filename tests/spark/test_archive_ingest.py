@@ -13,14 +13,13 @@ from celery_redis_plus.errors import InvalidArgument, TablesUnusable
 from celery_redis_plus.event_log import archiver
 from celery_redis_plus.event_log.archiver import move_finished
 from celery_redis_plus.event_log.stream import EventLog
-from celery_redis_plus.spark import archive_ingest, report
+from celery_redis_plus.spark import archive_ingest
 from celery_redis_plus.spark.archive_ingest import store_archive
 from celery_redis_plus.spark.checks import check
 from celery_redis_plus.spark.fold import fold
 from celery_redis_plus.spark.losses import TRIMMED, noted
 from celery_redis_plus.spark.manifest import TABLES, Manifest, files
 from celery_redis_plus.spark.snapshot import Snapshot
-from celery_redis_plus.spark.summaries import Period, summaries
 from tests.support.event_streams import START_MS, add_events, lives
 
 LIVES = lives(600)
@@ -131,7 +130,10 @@ def test_a_loss_that_an_archive_supplies_is_none_any_more(log, redis_client, bro
     fold(root)
     assert lost() == [(TRIMMED, 1, 50, 50)]
     assert [finding.check for finding in check(root) if finding.wrong] == ["losses"]
-    figures = summaries(Snapshot(root), period=Period())
+    pytest.importorskip("matplotlib", reason="the report needs the extra `spark`")
+    from celery_redis_plus.spark import report, summaries
+
+    figures = summaries.summaries(Snapshot(root), period=summaries.Period())
     assert ": 50 events were trimmed" in report.warning(figures)
 
 

@@ -43,12 +43,16 @@ REQUEUES = {Settlement.REQUEUE: "asked", Settlement.FAIL: "failed", Settlement.T
 
 
 class _Held:
-    """Holds a lock; yields whether it came in time. Each ack makes one; a generator costs three times as much."""
+    """Holds a lock; yields whether it came in time, by default `LOCK_WAIT_S`.
+
+    Each ack makes one; a generator costs three times as much.
+    """
 
     __slots__ = ("_is_free", "_lock", "_wait_s")
 
-    def __init__(self, lock: RLock, wait_s: float = LOCK_WAIT_S) -> None:
-        self._lock, self._wait_s = lock, wait_s
+    def __init__(self, lock: RLock, wait_s: float | None = None) -> None:
+        self._lock = lock
+        self._wait_s = LOCK_WAIT_S if wait_s is None else wait_s
 
     def __enter__(self) -> bool:
         self._is_free = self._lock.acquire(timeout=self._wait_s)

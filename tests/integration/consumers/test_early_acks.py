@@ -22,8 +22,12 @@ def work(message):
     message.ack()
     os.kill(os.getpid(), signal.SIGKILL)
 
+begun = []
+
 def begin(message):
-    threading.Thread(target=work, args=(message,)).start() if sys.argv[2] == "thread" else work(message)
+    if not begun:
+        begun.append(message)
+        threading.Thread(target=work, args=(message,)).start() if sys.argv[2] == "thread" else work(message)
 
 connection = kombu.Connection(sys.argv[1])
 channel = connection.channel()
