@@ -284,8 +284,9 @@ def bill(order): ...
   [wait](lifecycle.md#requeue). This counts as a failed delivery towards the [delivery
   limit](dead-letters.md#the-delivery-limit), except for `Reject(requeue=True)`.
 
-With `ack_first` the message is acked before the task begins; a kill a few milliseconds later may still repeat the task. With
-the others a kill repeats the running tasks. With `manual` only the task decides, by `Ignore` or `Reject`.
+With `ack_first` the message is acked before the task begins, by prefork
+[within 10 ms](guarantees.md#at-least-once-and-at-most-once). With the others a kill repeats the running tasks. With `manual` only
+the task decides, by `Ignore` or `Reject`.
 
 """
 
