@@ -128,33 +128,33 @@ class Acknowledger:
         That of a message without limits and events is two commands, as in a claim: a fifth of a script's time.
         """
         queue, tag = unacked.queue, unacked.tag
-        if not unacked.is_plain or queue in self._unacked_messages.limited:
-            self.post(unacked, Settlement.ACK)
-            return
+        is_plain = unacked.is_plain and queue not in self._unacked_messages.limited
         keys, commands = self._keys.queue(queue), self._commands
-        errors: list[Exception] = []
+        answers: list[Any] = []
 
-        def unlinked(_: Any, error: Exception | None) -> None:
-            if error is not None:
-                errors.append(error)
-
-        def done(reply: Any, error: Exception | None) -> None:
-            if error is not None or errors or not reply:
-                # It stands elsewhere by now, or is still there.
-                self._unacked_messages.defer(unacked, Settlement.ACK)
-            else:
-                self._unacked_messages.discard(unacked)
+        def answered(reply: Any, error: Exception | None) -> None:
+            answers.append(error or reply)
+            if len(answers) == 2:
+                unlinked, removed = answers
+                if removed == 1 and not isinstance(unlinked, Exception):
+                    self._unacked_messages.discard(unacked)
+                else:
+                    # It stands elsewhere by now, or is still there.
+                    self._unacked_messages.defer(unacked, Settlement.ACK)
 
         with _Held(commands.lock, BEFORE_WORK_WAIT_S) as is_free:
-            if not is_free or not commands.connected:
-                self._unacked_messages.defer(unacked, Settlement.ACK)
+            if not is_plain:
+                self._send([[unacked]], Settlement.ACK, is_free=is_free)
                 return
             try:
-                commands.command_nowait("UNLINK", keys.message + tag.encode(), done=unlinked, buffered=True)
-                commands.command_nowait("ZREM", keys.index, tag, done=done)
+                if is_free and commands.connected:
+                    commands.command_nowait("UNLINK", keys.message + tag.encode(), done=answered, buffered=True)
+                    commands.command_nowait("ZREM", keys.index, tag, done=answered)
+                    return
             except (RedisError, OSError) as error:
                 # The session's owner meets it with its next call.
                 logger.debug("acking a message before its work: %s", error)
+            if len(answers) < 2:
                 self._unacked_messages.defer(unacked, Settlement.ACK)
 
     def begin(self, unacked: UnackedMessage) -> None:

@@ -126,6 +126,23 @@ def test_a_settlement_never_opens_a_lost_connection_anew(broker, monkeypatch):
     assert broker.unacked_messages.take_deferred() == [held]
 
 
+@pytest.mark.parametrize("arguments", [{}, {"x-event-log": True}], ids=["plain", "with events"])
+def test_the_work_waits_for_an_early_ack_while_another_thread_waits_for_the_server(arguments, broker):
+    broker.declare("q", arguments=arguments)
+    broker.publish("q", b"x")
+    (message,) = broker.unacked_messages.add(broker.claim("q"), "session", clock.now_s())
+    held = broker.unacked_messages.begin_settling(message.tag, Settlement.ACK)
+    with broker.commands.lock:
+        work = threading.Thread(target=broker.acknowledger.ack_before_work, args=(held,))
+        work.start()
+        work.join(3 * acks.LOCK_WAIT_S)
+        assert work.is_alive()
+    work.join(10)
+    broker.commands.command("PING")
+    assert broker.unacked_messages.take_deferred() == []
+    assert not broker.client.keys("message:{q}:*")
+
+
 @pytest.fixture
 def settling_message(broker):
     broker.declare("q")
