@@ -13,6 +13,7 @@ from celery.exceptions import WorkerShutdown, WorkerTerminate
 from celery_redis_plus import clock
 from celery_redis_plus.integration import worker_compat
 from celery_redis_plus.integration.batched_tasks import is_in_batch
+from celery_redis_plus.integration.lease_guard import was_given_back
 from celery_redis_plus.integration.patching import wrap
 from celery_redis_plus.integration.prefork_pool import messages_in
 from celery_redis_plus.transport.compat import decoded_body
@@ -121,13 +122,10 @@ def note_given(consumer: Any) -> None:
 
 
 def _give(give: Callable[[Any], Any], request: Any) -> Any:
-    message = request.message
-    if isinstance(message, Message):
-        if message.given_back:
-            # A greenlet's timer may fire in a worker that shuts down, after what had not begun went back.
-            worker_compat.forget(request)
-            return None
-        message.given_to_pool = True
+    if was_given_back(request):
+        return None
+    if isinstance(request.message, Message):
+        request.message.given_to_pool = True
     return give(request)
 
 

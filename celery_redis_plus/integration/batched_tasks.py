@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from celery_redis_plus.integration import worker_compat
-from celery_redis_plus.integration.lease_guard import has_lease
+from celery_redis_plus.integration.lease_guard import has_lease, was_given_back
 from celery_redis_plus.integration.patching import wrap
 from celery_redis_plus.integration.prefork_pool import copied
 from celery_redis_plus.transport.kombu_message import Message
@@ -47,7 +47,8 @@ def is_in_batch(message: Any, pool: Any) -> bool:
 
 def _flush(flush: Callable[[list[Any]], Any], pool: Any, requests: Iterable[Any]) -> Any:
     begins_here = not worker_compat.drops_waiting_jobs(pool)
-    batch = [request for request in requests if _is_held(request)]
+    # A message may have gone back, been lost or expired while it waited for others.
+    batch = [one for one in requests if not was_given_back(one) and has_lease(one) and not one.revoked()]
     if not batch:
         return None
     ours = [request for request in batch if isinstance(request.message, Message)]
@@ -63,15 +64,6 @@ def _flush(flush: Callable[[list[Any]], Any], pool: Any, requests: Iterable[Any]
         # The job has the messages, so they may not have the job.
         _jobs.update((request.message, weakref.ref(job)) for request in ours)
     return job
-
-
-def _is_held(request: Any) -> bool:
-    """Return whether a message of a batch may be begun: it may have gone back, or expired, while it waited for others."""
-    message = request.message
-    if isinstance(message, Message) and message.given_back:
-        worker_compat.forget(request)
-        return False
-    return has_lease(request) and not request.revoked()
 
 
 def _return_all(requests: list[Any], _: Any) -> None:

@@ -83,6 +83,17 @@ def _begin(request: Any) -> None:
         request.message.begin(acked_early=acks_early is None or acks_early())
 
 
+def was_given_back(request: Any) -> bool:
+    """Return whether the message of `request` went back to its queue while it waited; such a one is forgotten here.
+
+    A timer of greenlets may fire in a worker that shuts down, after what had not begun went back.
+    """
+    gone = isinstance(request.message, Message) and request.message.given_back
+    if gone:
+        worker_compat.forget(request)
+    return gone
+
+
 def has_lease(request: Any) -> bool:
     """Return whether the message of `request` is ours; what is not is forgotten here."""
     message = request.message

@@ -10,13 +10,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from celery_redis_plus import clock
+from celery_redis_plus.broker.consumers import acks
 from celery_redis_plus.maintenance.maintenance_task import MaintenanceTask
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.consumers.acks import Acknowledger
 
-#: Seconds for which a gathered ack may wait.
-PATIENCE_S = 0.01
 #: Seconds after its last ack for which a loop is still looked at unasked: to wake the thread for each batch costs both more.
 LOOKED_AT_S = 0.05
 
@@ -38,7 +37,7 @@ class AckFlush(MaintenanceTask):
 
     def _look_later(self, acknowledger: Acknowledger) -> None:
         acknowledger.flush_scheduled = True
-        self._flush_at[acknowledger] = clock.now_s() + PATIENCE_S
+        self._flush_at[acknowledger] = clock.now_s() + acks.EARLY_ACK_DELAY_S
 
     @property
     def next_run_at(self) -> float:

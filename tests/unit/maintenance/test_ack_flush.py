@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from celery_redis_plus.maintenance.ack_flush import LOOKED_AT_S, PATIENCE_S, AckFlush
+from celery_redis_plus.broker.consumers.acks import EARLY_ACK_DELAY_S
+from celery_redis_plus.maintenance.ack_flush import LOOKED_AT_S, AckFlush
 
 
 class Loop:
@@ -18,7 +19,7 @@ class Loop:
 
     def batch(self):
         self.has_batched = True
-        self.last_due_at = self._clock() + PATIENCE_S
+        self.last_due_at = self._clock() + EARLY_ACK_DELAY_S
         if not self.flush_scheduled:
             self._flush.schedule(self)
 
@@ -60,7 +61,7 @@ def test_a_loop_that_goes_on_wakes_the_thread_once(flush, wakeups, clock):
 def test_an_ack_that_its_loop_leaves_behind_is_sent_at_the_second_look_at_the_latest(flush, clock):
     loop = Loop(flush, clock)
     loop.batch()
-    clock.advance(PATIENCE_S / 2)
+    clock.advance(EARLY_ACK_DELAY_S / 2)
     loop.claim()
     # While the thread looks unasked.
     loop.batch()
@@ -74,7 +75,7 @@ def test_nothing_looks_at_a_loop_without_acks(flush, wakeups, clock):
     loop = Loop(flush, clock)
     loop.batch()
     loop.claim()
-    clock.advance(PATIENCE_S + LOOKED_AT_S)
+    clock.advance(EARLY_ACK_DELAY_S + LOOKED_AT_S)
     run_due(flush, clock)
     assert flush.next_run_at == float("inf")
     loop.batch()
