@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from tests.support.inbox import declare, publish
 from tests.support.replies import sorted_set_members
+from tests.support.stored import keys_of
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     import redis
@@ -32,3 +35,14 @@ def fill(client: redis.Redis, of: QueueKeys, place: bytes, count: int) -> None:
     for first in range(len(originals), count, COPIES_A_CALL):
         last = min(count, first + COPIES_A_CALL) - 1
         client.eval(COPY, 3, place, of.message, of.meta, first, last, *originals)
+
+
+def fill_with_expired(channel: Any, client: redis.Redis, count: int, **arguments: Any) -> None:
+    """Fill the queue `q`, which has these arguments, with expired messages, and put a good one, "honey", behind them."""
+    declare(channel, "q", arguments=arguments)
+    publish(channel, "q", "milk", expiration=0.05)
+    of = keys_of("q")
+    fill(client, of, of.ready, count)
+    expiry = float(client.zrange(of.expiry, 0, -1, withscores=True)[0][1])
+    wait_until(lambda: int(client.time()[0]) * 1000 > expiry)
+    publish(channel, "q", "honey")

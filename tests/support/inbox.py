@@ -7,9 +7,14 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import kombu
+from kombu.exceptions import ChannelError
 
 if TYPE_CHECKING:
     from kombu.transport.base import Message
+
+
+#: AMQP's reply code.
+RESOURCE_LOCKED = 405
 
 
 def publish(channel: Any, queue: str, *bodies: Any, **properties: Any) -> None:
@@ -23,6 +28,16 @@ def declare(channel: Any, *names: str, **arguments: Any) -> None:
     """Declare queues on the default exchange."""
     for name in names:
         channel.queue_declare(name, **{"durable": True, **arguments})
+
+
+def declare_own(channel: Any) -> Any:
+    """Declare the exclusive queue `q`; return None where it belongs to another connection (RESOURCE_LOCKED)."""
+    try:
+        return channel.queue_declare("q", exclusive=True)
+    except ChannelError as error:
+        if error.code != RESOURCE_LOCKED:
+            raise
+        return None
 
 
 class Inbox:

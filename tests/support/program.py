@@ -55,6 +55,13 @@ def run_script(text: str, *arguments: str) -> Any:
     return json.loads(ended.stdout)
 
 
+def run_python(code: str) -> str:
+    """Run a program in an interpreter that has imported nothing, and may not fail; return what it printed."""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout.strip()
+
+
 #: Newer Pythons warn of forks beside threads.
 WITHOUT_WARNING = "import warnings; warnings.filterwarnings('ignore', 'This process', DeprecationWarning)\n"
 

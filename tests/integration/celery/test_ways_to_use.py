@@ -5,8 +5,6 @@ The workers start side by side, each on a queue of its own.
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +14,7 @@ from kombu import pools
 from tests.integration.celery.app import make_app
 from tests.integration.celery.fleet import START_S, Ship, fleet
 from tests.support.apps import JOURNAL_DB
+from tests.support.program import run_python
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -79,12 +78,6 @@ def test_task_reaches_a_worker(name, server, workers, journal):
     assert "celery-redis-plus " in worker.log()
     with server.client() as client:
         assert not client.exists(f"way-{name}")  # where kombu's own transport would have put it
-
-
-def run_python(code: str) -> str:
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
-    assert result.returncode == 0, result.stderr
-    return result.stdout.strip()
 
 
 def test_process_that_only_publishes_needs_no_import_and_loads_no_worker(server):

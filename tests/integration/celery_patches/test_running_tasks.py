@@ -2,14 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
-
-def run_python(code: str) -> str:
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
-    assert result.returncode == 0, result.stderr
-    return result.stdout.strip()
+from tests.support.program import run_python
 
 
 def test_worker_inside_another_program_knows_what_runs(server):

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.filling import fill
+from tests.support.filling import fill, fill_with_expired
 from tests.support.inbox import Inbox, declare, publish
 from tests.support.stored import keys_of
-from tests.support.waiting import wait_until
 
 #: More than one claim looks at.
 MANY = 2_000
@@ -23,13 +22,7 @@ def expired(connect, redis_client):
 
     def make(count=MANY, **arguments):
         channel = connect().channel()
-        declare(channel, "q", arguments=arguments)
-        publish(channel, "q", "milk", expiration=0.05)
-        of = keys_of("q")
-        fill(redis_client, of, of.ready, count)
-        expiry = redis_client.zrange(of.expiry, 0, -1, withscores=True)[0][1]
-        wait_until(lambda: redis_client.time()[0] * 1000 > expiry)
-        publish(channel, "q", "honey")
+        fill_with_expired(channel, redis_client, count, **arguments)
         return channel
 
     return make

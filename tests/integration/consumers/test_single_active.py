@@ -14,6 +14,7 @@ from celery_redis_plus.errors import ServerUnavailable
 from celery_redis_plus.maintenance.process_services import set_keeper
 from celery_redis_plus.maintenance.reconnect_recovery import ReconnectRecovery
 from tests.integration.consumers.test_priorities import together
+from tests.support.active_tasks import KnownWorker
 from tests.support.inbox import Inbox, declare, publish
 from tests.support.waiting import wait_until
 
@@ -182,27 +183,12 @@ def test_one_that_lost_its_place_and_got_it_back_unawares_delivers_in_order(conn
     assert first.drain(6) == list(range(6))
 
 
-class Worker:
-    """What it works on, by the messages' bodies; None: it has not decided."""
-
-    active = None
-
-    def is_stopping(self):
-        return False
-
-    def stop_requested(self):
-        return False
-
-    def is_active(self, message, orphaned_at):
-        return None if self.active is None else message.payload in self.active
-
-
 def test_the_next_one_begins_when_the_worker_of_a_broken_connection_has_decided_what_it_keeps(connect):
     broken = connect()
     first, second = (Inbox(one.channel(), single(), prefetch=5, ack=False) for one in (broken, connect()))
     publish(connect().channel(), "q", *range(10))
     first.drain(3)
-    worker = Worker()
+    worker = KnownWorker()
     set_keeper(worker)
     try:
         break_connection(broken)
@@ -220,7 +206,7 @@ def test_a_worker_that_does_not_decide_holds_up_the_next_one_for_a_while_only(co
     first, second = (Inbox(one.channel(), single(), prefetch=1, ack=False) for one in (broken, connect(**options)))
     publish(connect().channel(), "q", 0, 1)
     first.drain(1)
-    set_keeper(Worker())
+    set_keeper(KnownWorker())
     try:
         break_connection(broken)
         assert second.drain(1, timeout_s=5) == [1]

@@ -13,6 +13,7 @@ from celery_redis_plus.maintenance.process_services import set_keeper
 from celery_redis_plus.transport.channel import Channel
 from tests.integration.fanout.conftest import news, reconnect, send
 from tests.integration.fanout.socket_cuts import SocketCuts
+from tests.support.active_tasks import KnownWorker
 from tests.support.inbox import Inbox, declare, publish
 from tests.support.services import end_services
 
@@ -65,22 +66,9 @@ OPERATIONS = {
 }
 
 
-class Worker:
-    """A worker that goes on, and works on each message that it has."""
-
-    def is_stopping(self):
-        return False
-
-    def stop_requested(self):
-        return False
-
-    def is_active(self, message, orphaned_at):
-        return True
-
-
 @pytest.fixture
 def worker():
-    set_keeper(Worker())
+    set_keeper(KnownWorker(active=True))
     yield
     set_keeper(None)
     end_services()

@@ -8,24 +8,9 @@ from kombu import Connection, Producer
 from celery_redis_plus.maintenance.process_services import set_keeper
 from celery_redis_plus.maintenance.service import MaintenanceService
 from celery_redis_plus.transport.transport import CLOSE_FLUSH_S
+from tests.support.active_tasks import KnownWorker
 from tests.support.inbox import Inbox, publish
 from tests.support.services import end_services
-
-
-class Worker:
-    """A active_tasks whose worker goes on."""
-
-    def __init__(self, *, ends):
-        self.ends = ends
-
-    def is_stopping(self):
-        return False
-
-    def stop_requested(self):
-        return self.ends
-
-    def is_active(self, message, orphaned_at):
-        return None
 
 
 def close_a_broken_connection(server, monkeypatch, *, ends):
@@ -34,7 +19,7 @@ def close_a_broken_connection(server, monkeypatch, *, ends):
     monkeypatch.setattr(MaintenanceService, "flush", lambda self, timeout_s: waits.append(timeout_s) or True)
     try:
         with Connection(server.url()) as connection:
-            set_keeper(Worker(ends=ends))
+            set_keeper(KnownWorker(ends=ends))
             channel = connection.channel()
             inbox = Inbox(channel, "q", ack=False)
             publish(channel, "q", "m")
@@ -62,7 +47,7 @@ def test_a_worker_that_goes_on_does_not_wait_when_it_changes_to_the_next_server_
     monkeypatch.setattr(MaintenanceService, "flush", lambda self, timeout_s: waits.append(timeout_s) or True)
     try:
         with Connection(own_server.url()) as connection:
-            set_keeper(Worker(ends=ends))
+            set_keeper(KnownWorker(ends=ends))
             unacked_messages = connection.default_channel.session.service.unacked_messages
             own_server.kill()
             unacked_messages.abandon("gone", {"q"}, {})
@@ -95,7 +80,7 @@ def test_a_publish_on_a_channel_that_went_with_its_connection_is_retried_on_a_ne
 def test_the_closes_of_a_worker_that_ends_share_one_wait(own_server):
     """Celery closes after the loss, and again at the end; a supervisor kills what takes too long."""
     try:
-        set_keeper(Worker(ends=True))
+        set_keeper(KnownWorker(ends=True))
         connections = [Connection(own_server.url()) for _ in range(3)]
         inboxes = [Inbox(connection.channel(), f"q{number}", ack=False) for number, connection in enumerate(connections)]
         for number, inbox in enumerate(inboxes):

@@ -9,6 +9,7 @@ import pytest
 from celery_redis_plus import clock
 from celery_redis_plus.maintenance import reconnect_recovery
 from celery_redis_plus.maintenance.process_services import set_keeper
+from tests.support.active_tasks import KnownWorker
 from tests.support.inbox import Inbox, declare, publish
 from tests.support.waiting import wait_until
 
@@ -80,26 +81,13 @@ def test_what_it_got_and_did_not_settle_goes_back_at_once(connect):
     again.ack()
 
 
-class Undecided:
-    """A worker that goes on, and works on everything that it was given."""
-
-    def is_stopping(self):
-        return False
-
-    def stop_requested(self):
-        return False
-
-    def is_active(self, message, orphaned_at):
-        return None
-
-
 def test_what_a_worker_still_works_on_stays_with_it(connect):
     connection, publisher = connect(), connect().channel()
     declare(publisher, "q")
     publish(publisher, "q", 1, 2)
     inbox = Inbox(connection.channel(), "q", ack=False, prefetch=1)
     inbox.drain(1)
-    set_keeper(Undecided())
+    set_keeper(KnownWorker())
     try:
         inbox.channel.close()
         unacked_messages = publisher.session.service.unacked_messages

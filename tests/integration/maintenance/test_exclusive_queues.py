@@ -8,6 +8,7 @@ import pytest
 from kombu.exceptions import ChannelError
 
 from celery_redis_plus.errors import ConsumerCancelled
+from tests.support.inbox import declare_own
 from tests.support.waiting import wait_until
 
 
@@ -17,22 +18,14 @@ def test_an_auto_delete_queue_that_went_with_its_consumer_is_watched_no_more(cha
     assert "q" not in {queue.name for queue in channel.session.service.consumed.all()}
 
 
-def _declared(channel):
-    try:
-        return channel.queue_declare("q", exclusive=True)
-    except ChannelError as error:
-        assert error.code == 405  # noqa: PT017 - any other is a defect
-        return None
-
-
 def test_a_process_that_connects_anew_takes_over_from_a_connection_that_broke(connect):
     old, new = connect(), connect()
     old.default_channel.queue_declare("q", exclusive=True)
-    assert _declared(new.default_channel) is None
+    assert declare_own(new.default_channel) is None
     # The server does not know yet, and holds the connection for a living one.
     session = old.default_channel.session
     session.fail()  # what a wire calls
-    assert _declared(new.default_channel)
+    assert declare_own(new.default_channel)
     old.release()
     assert new.default_channel.queue_declare("q", passive=True).queue == "q"
 

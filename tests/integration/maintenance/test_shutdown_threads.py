@@ -5,24 +5,12 @@ import threading
 import pytest
 
 from celery_redis_plus.maintenance.process_services import set_keeper
+from tests.support.active_tasks import KnownWorker
 from tests.support.hubs import current_hub
 from tests.support.inbox import Inbox, publish
 from tests.support.waiting import wait_until
 
 MESSAGES = 300
-
-
-class Ending:
-    """A active_tasks whose worker was told to end, and waits for its pool."""
-
-    def is_stopping(self):
-        return False
-
-    def stop_requested(self):
-        return True
-
-    def is_active(self, message, orphaned_at):
-        return True
 
 
 @pytest.fixture
@@ -53,7 +41,7 @@ def test_acks_leave_although_the_loop_stands_still_and_another_thread_fires_its_
                 errors.append(error)
 
     timers = threading.Thread(target=fire_timers)
-    set_keeper(Ending())
+    set_keeper(KnownWorker(ends=True, active=True))
     try:
         timers.start()
         for message in inbox.messages:

@@ -12,6 +12,7 @@ import pytest
 from kombu.exceptions import ChannelError
 
 from celery_redis_plus.errors import ConsumerCancelled
+from tests.support.inbox import declare_own
 from tests.support.waiting import wait_until
 
 USES = {
@@ -96,20 +97,12 @@ def owner(broker_url):
         process.stdout.close()
 
 
-def _declared(channel):
-    try:
-        return channel.queue_declare("q", exclusive=True)
-    except ChannelError as error:
-        assert error.code == 405  # noqa: PT017 - any other is a defect
-        return None
-
-
 def test_the_queue_of_a_process_that_was_killed_is_gone_when_somebody_looks(owner, channel):
     process = owner(60)
-    assert _declared(channel) is None
+    assert declare_own(channel) is None
     process.send_signal(signal.SIGKILL)
     process.wait()
-    assert wait_until(lambda: _declared(channel), 5).message_count == 0
+    assert wait_until(lambda: declare_own(channel), 5).message_count == 0
 
 
 def test_a_number_that_a_restarted_server_gives_to_another_connection_is_no_owner(owner, connect, start_server):
@@ -127,14 +120,14 @@ def test_a_number_that_a_restarted_server_gives_to_another_connection_is_no_owne
     with ExitStack() as others:
         while others.enter_context(server.client(single_connection_client=True)).client_id() < number:
             pass
-        assert _declared(connect(server.url()).channel()).message_count == 0
+        assert declare_own(connect(server.url()).channel()).message_count == 0
 
 
 def test_the_queue_of_a_process_that_stands_still_is_free_when_its_signs_of_life_end(owner, channel):
     process = owner(1)
-    assert _declared(channel) is None
+    assert declare_own(channel) is None
     os.kill(process.pid, signal.SIGSTOP)
-    assert wait_until(lambda: _declared(channel), 10).message_count == 0
+    assert wait_until(lambda: declare_own(channel), 10).message_count == 0
 
 
 def test_an_idle_owner_keeps_its_queue(connect, redis_client):
@@ -156,7 +149,7 @@ def test_a_client_that_lost_its_connection_takes_its_queue_back(connect, redis_c
     declare = connection.autoretry(lambda channel: channel.queue_declare("q", exclusive=True).message_count, max_retries=5)
     messages, _ = declare()
     assert messages == 1
-    assert _declared(connect().channel()) is None
+    assert declare_own(connect().channel()) is None
 
 
 def test_a_consumer_of_a_deleted_queue_gets_nothing_of_the_owner_that_declares_it_anew(connect, channel, caplog):
