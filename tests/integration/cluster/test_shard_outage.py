@@ -21,6 +21,8 @@ from tests.support.clusters import running_cluster
 from tests.support.inbox import Inbox, declare, publish
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.same_everywhere
+
 QUEUES = [named(shard) for shard in range(SHARDS)]
 OPTIONS = {"shards": SHARDS, "visibility_timeout": 60}
 
