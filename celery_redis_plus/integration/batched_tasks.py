@@ -53,7 +53,6 @@ def _flush(flush: Callable[[list[Any]], Any], pool: Any, requests: Iterable[Any]
         return None
     ours = [request for request in batch if isinstance(request.message, Message)]
     for request in ours:
-        request.crp_begins_here = begins_here
         message = request.message
         _jobs[message] = None
         message.begin(acked_early=not request.task.acks_late)

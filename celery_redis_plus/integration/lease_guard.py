@@ -16,14 +16,13 @@ from redis.exceptions import RedisError
 
 from celery_redis_plus.integration import worker_compat
 from celery_redis_plus.integration.patching import wrap
-from celery_redis_plus.integration.unhandled_messages import end_unhandled
+from celery_redis_plus.integration.unhandled_messages import TaskLostError, end_unhandled
 from celery_redis_plus.transport.kombu_message import Message
 
 logger = logging.getLogger(__name__)
 
-
-class TaskLostError(Exception):
-    """The task is not begun: another consumer has its message, or it expired. For a pool of threads, where it ends the job."""
+#: Why a task is not begun that is acked before it: the connection is lost.
+UNACKED = " and goes back: its ack cannot leave before it"
 
 
 def install_lease_guard(consumer: Any) -> None:
@@ -78,9 +77,8 @@ def _process_at_once(process: Callable[[Any], Any], request: Any) -> Any:
 
 def _begin(request: Any) -> None:
     if isinstance(request.message, Message):
-        acks_early = getattr(request, "crp_acks_early", None)
         # Before the job is packed, and written to a child, which may end this process before it says that it has accepted it.
-        request.message.begin(acked_early=acks_early is None or acks_early())
+        request.message.begin(acked_early=_acks_early(request))
 
 
 def was_given_back(request: Any) -> bool:
@@ -100,18 +98,37 @@ def has_lease(request: Any) -> bool:
     if not isinstance(message, Message) or message.acknowledged:
         return True
     tag, channel = message.delivery_tag, message.delivered_by
+    session = channel.consumer_session
     try:
-        if channel.consumer_session.leases.holds(tag):
+        if not session.leases.holds(tag):
+            channel.qos.drop(tag)
+            why = ": its message was given to another consumer"
+        elif session.acknowledger.is_connected or not _acks_early(request):
             return True
+        else:
+            channel.qos.leave(tag)
+            why = UNACKED
     except (RedisError, OSError):
         # The next worker that takes it begins it, perhaps this worker.
         channel.qos.leave(tag)
         why = " and goes back: it is unknown whether its message is held"
-    else:
-        channel.qos.drop(tag)
-        why = ": its message was given to another consumer"
-    logger.info(
-        "task %s[%s] is not begun%s", request.name, request.id, why, extra={"task_name": request.name, "task_id": request.id}
-    )
+    _tell(request, why)
     worker_compat.forget(request)
     return False
+
+
+def refuse_unacked(request: Any) -> None:
+    """Raise TaskLostError where the message of `request` went back, since its early ack could not leave."""
+    if was_given_back(request):
+        _tell(request, UNACKED)
+        raise TaskLostError(request.id)
+
+
+def _acks_early(request: Any) -> bool:
+    acks_early = getattr(request, "crp_acks_early", None)
+    return acks_early is None or bool(acks_early())
+
+
+def _tell(request: Any, why: str) -> None:
+    extra = {"task_name": request.name, "task_id": request.id}
+    logger.info("task %s[%s] is not begun%s", request.name, request.id, why, extra=extra)

@@ -7,7 +7,6 @@ events) stays as it is.
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -21,9 +20,9 @@ from celery_redis_plus.broker.consumers.last_error import Failure, failure_of, t
 from celery_redis_plus.integration import worker_compat
 from celery_redis_plus.integration.ack_policies import ACK, POLICIES, REQUEUE, AckPolicies
 from celery_redis_plus.integration.batched_tasks import collects
-from celery_redis_plus.integration.lease_guard import TaskLostError, has_lease
+from celery_redis_plus.integration.lease_guard import has_lease, refuse_unacked
 from celery_redis_plus.integration.patching import wrap
-from celery_redis_plus.integration.unhandled_messages import DATA_ERRORS
+from celery_redis_plus.integration.unhandled_messages import DATA_ERRORS, TaskLostError
 from celery_redis_plus.integration.worker_settlements import children, settled_by_task
 from celery_redis_plus.transport.kombu_message import Message
 
@@ -65,7 +64,7 @@ class BrokerRequest(Request):
     #: Its greenlet is being killed.
     _crp_killed = False
     _crp_acked_early = False
-    #: The work begins in this process, after `on_accepted`; a process of a prefork pool has begun it before.
+    #: Whether the work begins in this process, after `on_accepted`; a process of a prefork pool has begun it before.
     crp_begins_here = False
     #: The events tell that it failed after its ack.
     _crp_failure_told = False
@@ -83,12 +82,11 @@ class BrokerRequest(Request):
         """Tell the broker that the work begins, and ack before it where that is wanted.
 
         Raises:
-            TaskLostError: another consumer has the message by now, or it expired in the pool's own queue; a pool of threads goes
-                on with its next task.
+            TaskLostError: another consumer has the message by now, it expired in the pool's own queue, or its early ack could not
+                leave; the pool goes on with its next task.
         """
         if self.crp_waits_in_pool and (not has_lease(self) or self.revoked()):
             raise TaskLostError(self.id)
-        self.crp_begins_here = pid == os.getpid()
         message = self.message
         if isinstance(message, Message):
             message.begin(acked_early=self.crp_acks_early())
@@ -231,6 +229,8 @@ class BrokerRequest(Request):
                 self._crp_acked_early = True
                 message.mark_acked_early(begins_here=self.crp_begins_here)
             super().acknowledge()
+            if early:
+                refuse_unacked(self)
         else:
             if self._crp_ending != "requeue" and isinstance(message, Message):
                 # By a policy, not as the task wishes.
@@ -282,24 +282,25 @@ def _failure(error: BaseException, traceback: str, message: Message) -> Failure 
     return failure_of(name, text, traceback, traceback_bytes=keep, release=release)
 
 
-def install_request_class(app: Any, policies: AckPolicies, *, waits_in_pool: bool = False) -> None:
+def install_request_class(app: Any, policies: AckPolicies, *, waits_in_pool: bool = False, begins_here: bool = False) -> None:
     """Let the requests of all of the app's tasks settle through `BrokerRequest`; idempotent.
 
     Has to be called before the consumer builds its strategies, which is when Celery looks at the tasks' settings.
-    `waits_in_pool`: each task is looked at again when the pool begins it (`BrokerRequest.crp_waits_in_pool`).
+    `waits_in_pool` and `begins_here` are of the worker's pool, see `BrokerRequest`.
 
     Raises:
         OptionError: a task's `ack_policy` does not exist.
         UnsupportedVersion: an ack policy needs to know revoked tasks, and this version of Celery does not tell.
     """
+    of_pool: dict[str, Any] = {"crp_waits_in_pool": waits_in_pool, "crp_begins_here": begins_here}
     for task in app.tasks.values():
         base = symbol_by_name(task.Request)
         if issubclass(base, BrokerRequest):
-            if base.crp_waits_in_pool != waits_in_pool:
+            if (base.crp_waits_in_pool, base.crp_begins_here) != (waits_in_pool, begins_here):
                 # Another worker of the app, in the same process; the first one keeps the class that it has.
-                task.Request = type(base.__name__, (base,), {"crp_waits_in_pool": waits_in_pool})
+                task.Request = type(base.__name__, (base,), dict(of_pool))
             continue
-        names: dict[str, Any] = {"crp_waits_in_pool": waits_in_pool}
+        names = dict(of_pool)
         governed = policies.governs(task)
         if governed and collects(task):
             governed = False

@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import traceback
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from billiard.einfo import ExceptionInfo
@@ -30,6 +31,10 @@ logger = logging.getLogger(__name__)
 
 class TaskEndedError(Exception):
     """A task was ended by an error around it; the pool goes on with its next one."""
+
+
+class TaskLostError(Exception):
+    """The task is not begun: another consumer has its message, it expired, or its early ack could not leave. It ends its job."""
 
 
 #: Kinds of events that are logged, once each, and characters of a kind.
@@ -77,7 +82,10 @@ def _contained(create: Callable[..., Any], consumer: Any, *args: Any, **named: A
 
 def _apply_guarded(apply: Callable[..., Any], consumer: Any, target: Callable[..., Any], *args: Any, **named: Any) -> Any:
     """Have a thread, a greenlet or a solo worker end the task at which an error is raised around it, and its message."""
-    request = getattr(named.get("accept_callback"), "__self__", None)
+    accept = named.get("accept_callback")
+    request = getattr(accept, "__self__", None)
+    if accept is not None and consumer.pool.is_green:
+        named["accept_callback"] = partial(_accept_in_greenlet, accept)
     has_limit = bool(named.get("timeout") or getattr(consumer.pool, "timeout", None))
 
     def guarded(*given: Any, **given_named: Any) -> Any:
@@ -92,9 +100,19 @@ def _apply_guarded(apply: Callable[..., Any], consumer: Any, target: Callable[..
 
     try:
         return apply(guarded, *args, **named)
-    except TaskEndedError:
+    except (TaskEndedError, TaskLostError):
         # Solo, whose loop goes on.
         return None
+
+
+def _accept_in_greenlet(accept: Callable[..., Any], *args: Any) -> Any:
+    """Have a task that is not begun end its greenlet as one that was killed: any other exception is printed."""
+    from greenlet import GreenletExit
+
+    try:
+        return accept(*args)
+    except TaskLostError as error:
+        raise GreenletExit from error
 
 
 def _end_task(request: Any, error: BaseException) -> bool:

@@ -76,8 +76,10 @@ class BrokerStep(bootsteps.StartStopStep):
         reconnect_remote_control()
         bound_worker_events()
         listen_to_children(parent.pool)
-        install_request_class(parent.app, policies, waits_in_pool=worker_compat.has_threads(parent.pool))
-        if not (worker_compat.drops_waiting_jobs(parent.pool) or worker_compat.is_solo(parent.pool)):
+        has_processes = worker_compat.drops_waiting_jobs(parent.pool)
+        has_threads = worker_compat.has_threads(parent.pool)
+        install_request_class(parent.app, policies, waits_in_pool=has_threads, begins_here=not has_processes)
+        if not (has_processes or worker_compat.is_solo(parent.pool)):
             note_given(parent)
         guard_without_putlocks(parent)
         follow_batches(parent)

@@ -146,7 +146,9 @@ class QoS(virtual.QoS):
             settlement = unacked.settlement = Settlement.FAIL
         delivery_loop = self.channel.delivery_loop
         if session.session.broken:
-            service.unacked_messages.defer(unacked, settlement)
+            # Work that has not begun does not begin unacked.
+            starts = settlement is Settlement.ACK and unacked.begins_here
+            service.unacked_messages.defer(unacked, Settlement.RELEASE_SEEN if starts else settlement)
         elif settlement is Settlement.ACK and unacked.begins_here:
             session.acknowledger.ack_before_work(unacked)
             if threading.get_ident() != session.loop_thread and self._wants_more():

@@ -113,6 +113,11 @@ class Acknowledger:
         self._note_error = script("record_error")
         self._tell_failed = script("log_failed")
 
+    @property
+    def is_connected(self) -> bool:
+        """Whether its connection is open: a settlement leaves at once."""
+        return self._commands.connected
+
     def post(self, unacked: UnackedMessage, settlement: Settlement) -> None:
         """Send a settlement without waiting for the reply. Never raises.
 
@@ -125,7 +130,9 @@ class Acknowledger:
     def ack_before_work(self, unacked: UnackedMessage) -> None:
         """Have an ack leave this process before the work on its message begins. Never raises, as `post`.
 
-        That of a message without limits and events is two commands, as in a claim: a fifth of a script's time.
+        Where the connection is gone, or is not free in time, the message goes back instead (`UnackedMessage.given_back`), and its
+        work may not begin. The ack of a message without limits and events is two commands, as in a claim: a fifth of a script's
+        time.
         """
         queue, tag = unacked.queue, unacked.tag
         is_plain = unacked.is_plain and queue not in self._unacked_messages.limited
@@ -143,19 +150,21 @@ class Acknowledger:
                     self._unacked_messages.defer(unacked, Settlement.ACK)
 
         with _Held(commands.lock, BEFORE_WORK_WAIT_S) as is_free:
+            if not (is_free and commands.connected):
+                self._unacked_messages.defer(unacked, Settlement.RELEASE_SEEN)
+                return
             if not is_plain:
-                self._send([[unacked]], Settlement.ACK, is_free=is_free)
+                self._post([unacked], Settlement.ACK, buffered=False)
                 return
             try:
-                if is_free and commands.connected:
-                    commands.command_nowait("UNLINK", keys.message + tag.encode(), done=answered, buffered=True)
-                    commands.command_nowait("ZREM", keys.index, tag, done=answered)
-                    return
+                commands.command_nowait("UNLINK", keys.message + tag.encode(), done=answered, buffered=True)
+                commands.command_nowait("ZREM", keys.index, tag, done=answered)
             except (RedisError, OSError) as error:
+                # It may have left, or a part of it: the work begins, and the ack is sent again.
                 # The session's owner meets it with its next call.
                 logger.debug("acking a message before its work: %s", error)
-            if len(answers) < 2:
-                self._unacked_messages.defer(unacked, Settlement.ACK)
+                if len(answers) < 2:
+                    self._unacked_messages.defer(unacked, Settlement.ACK)
 
     def begin(self, unacked: UnackedMessage) -> None:
         """Tell the server that the work on a message begins, where a delivery of it failed before. Never raises.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 
 import pytest
@@ -55,3 +56,24 @@ def test_waiting_tasks_are_not_begun_and_the_running_one_ends_and_is_acked(pool,
     assert len(told) <= 1
     assert "1 of them are being worked on" in "".join(told) or pool != "prefork"
     assert Counter(notes.started("cut")) == {"0": 2, "1": 1, "2": 1, "3": 1}
+
+
+def test_a_task_begins_only_where_its_early_ack_can_leave(celery_app, celery_worker, notes, own_server):
+    # With a shorter grace nobody could tell whose the waiting ones are, and they would go back for that.
+    options = {"connection_lost_grace": 12, "visibility_timeout": 300, "socket_timeout": 1, "socket_connect_timeout": 1}
+    config = {**CONFIG, "task_acks_late": False, "broker_transport_options": options}
+    names = [str(number) for number in range(8)]
+    app = celery_app(url=own_server.url(), **config)
+    silent = celery_worker(url=own_server.url(), pool="threads", concurrency=1, config=config)
+    for name in names:
+        app.send_task("c.wait", ["early", name])
+    wait_until(lambda: notes.started("early") == ["0"] and silent.log().count("received") >= 2, 10, silent.tail)
+    own_server.freeze()
+    wait_until(lambda: re.search("Connection to broker lost|Cannot connect to", silent.log()), 15, silent.tail)
+    notes.go("early")
+    wait_until(lambda: "is not begun and goes back: its ack cannot leave" in silent.log(), 10, silent.tail)
+    silent.kill()
+    own_server.thaw()
+    heir = celery_worker(url=own_server.url(), pool="threads", concurrency=4, config=config)
+    wait_until(lambda: set(notes.done("early")) >= set(names), 30, heir.tail)
+    assert sorted(notes.started("early")) == names
