@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -36,13 +36,6 @@ class Console:
         """Print a remark, indented."""
         self._echo(f"  {text}")
 
-    def table(self, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        """Print a table; the first column to the left, the others to the right."""
-        widths = [max(map(len, column)) for column in zip(columns, *rows, strict=True)]
-        for row in (columns, ["-" * width for width in widths], *rows):
-            first, *others = (cell.rjust(width) for cell, width in zip(row, widths, strict=True))
-            self._echo("  " + "   ".join([row[0].ljust(len(first)), *others]).rstrip())
-
     @contextmanager
     def progress(self, label: str, total: int) -> Iterator[Progress]:
         """Show how far a piece of work is; what the context gives is called with what is done."""
@@ -58,7 +51,7 @@ class Console:
         self._echo(f"  {'ok   ' if expectation.holds else 'FALSE'} {expectation}", fg=None if expectation.holds else "red")
 
     def log(self, source: str, line: str) -> None:
-        """Print a line of a worker's log; any thread may call it."""
+        """Print a line of a worker's log."""
         self._echo(f"  {source} | {line}", dim=True)
 
     def verdict(self, text: str, good: bool) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Self
 
 
@@ -44,11 +44,10 @@ class Expectation:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Result of a scenario: its expectations, and figures for the summary."""
+    """Result of a scenario."""
 
     title: str
     expectations: list[Expectation]
-    figures: dict[str, str] = field(default_factory=dict)
 
     @property
     def holds(self) -> bool:

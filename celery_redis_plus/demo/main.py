@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
 from types import FrameType
@@ -15,22 +15,13 @@ from kombu.exceptions import KombuError
 from redis import RedisError
 
 from celery_redis_plus.demo.console import Console
-from celery_redis_plus.demo.environment import DemoApps, Environment
+from celery_redis_plus.demo.environment import Environment
 from celery_redis_plus.demo.expectations import Outcome, exit_status
-from celery_redis_plus.demo.scenarios import broadcasts, countdowns, crash, priorities, retries, worker_shutdown
+from celery_redis_plus.demo.scenarios import SCENARIOS
 from celery_redis_plus.errors import CeleryRedisPlusError
 from celery_redis_plus.installation import DISTRIBUTION
 
 Scenario = Callable[[Environment, Console], Outcome]
-
-SCENARIOS: tuple[Scenario, ...] = (
-    priorities.run_scenario,
-    countdowns.run_scenario,
-    retries.run_scenario,
-    broadcasts.run_scenario,
-    crash.run_scenario,
-    worker_shutdown.run_scenario,
-)
 
 #: What can go wrong with a server, a connection or a worker; all else is a mistake of ours, and ends in a traceback.
 COMMAND_ERRORS = (CeleryRedisPlusError, RedisError, KombuError, OSError)
@@ -39,61 +30,62 @@ COMMAND_ERRORS = (CeleryRedisPlusError, RedisError, KombuError, OSError)
 ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-def run(
-    *,
-    url: str | None = None,
-    verbose: bool = False,
-    plain: bool = False,
-    apps: DemoApps | None = None,
-    scenarios: tuple[Scenario, ...] = SCENARIOS,
-) -> int:
-    """Run the demo and return the exit status: 0 if all expectations are met, 1 if not, 128 + n after signal n.
+def run(*, url: str | None = None, verbose: bool = False, plain: bool = False) -> int:
+    """Run the demo and return the exit status: 0 if all expectations are met, 1 if not.
 
     Args:
         url: a server to use; None starts one.
         verbose: show the workers' logs.
         plain: no colours, nothing overwritten.
-        apps: the app, and the workers'.
-        scenarios: the scenarios to run.
 
     Raises:
         CeleryRedisPlusError: the server does not start or cannot be used.
+        SystemExit: a signal has ended it.
     """
     console = Console(plain=plain)
+    return run_scenarios(Environment(url, console, verbose=verbose), console, SCENARIOS)
+
+
+def run_scenarios(environment: Environment, console: Console, scenarios: Sequence[Scenario]) -> int:
+    """Run scenarios in an environment that is not entered yet; return the exit status and raise as `run` does."""
     began = time.monotonic()
-    with _signals_that_raise():
-        try:
-            with Environment(url, console, verbose=verbose, apps=apps) as environment:
-                outcomes = run_scenarios(environment, console, scenarios)
-        except Interrupted as interrupted:
-            print(f"\nended by {interrupted.signal.name}; all that was started is gone", file=sys.stderr)
-            return 128 + interrupted.signal
-    return conclude(outcomes, console, time.monotonic() - began)
-
-
-def run_scenarios(environment: Environment, console: Console, scenarios: tuple[Scenario, ...] = SCENARIOS) -> list[Outcome]:
-    """Run the scenarios and print their expectations; where one fails, print the workers' logs."""
-    console.scenario("celery-redis-plus demo", opening(environment))
     outcomes = []
-    for run_scenario in scenarios:
-        try:
-            outcome = run_scenario(environment, console)
-        except COMMAND_ERRORS as error:
-            console.say(f"the demo cannot go on: {error}")
-            outcomes.append(Outcome("The demo ended early", []))
-            print_logs(environment, console)
-            break
-        for expectation in outcome.expectations:
-            console.expectation(expectation)
-        outcomes.append(outcome)
-        if not outcome.holds:
-            print_logs(environment, console)
-    return outcomes
+    with _ended_by_signals(), environment:
+        console.scenario("celery-redis-plus demo", opening(environment))
+        for scenario in scenarios:
+            outcomes.append(_outcome(scenario, environment, console))
+            if not outcomes[-1].expectations:
+                break
+    status = exit_status(outcomes)
+    expectations = [expectation for outcome in outcomes for expectation in outcome.expectations]
+    true = sum(expectation.holds for expectation in expectations)
+    failed = [outcome.title for outcome in outcomes if not outcome.holds or not outcome.expectations]
+    text = f"{true} of {len(expectations)} expectations are met, in {time.monotonic() - began:.0f} seconds. "
+    text += "All that was started is gone." if not failed else f"See: {', '.join(failed)}."
+    console.verdict(text, good=status == 0)
+    return status
+
+
+def _outcome(scenario: Scenario, environment: Environment, console: Console) -> Outcome:
+    """Run a scenario and print its expectations; where one is not met, print the workers' logs."""
+    try:
+        outcome = scenario(environment, console)
+    except COMMAND_ERRORS as error:
+        console.say(f"the demo cannot go on: {error}")
+        outcome = Outcome("The demo ended early", [])
+    for expectation in outcome.expectations:
+        console.expectation(expectation)
+    if not outcome.expectations or not outcome.holds:
+        for name, lines in environment.logs():
+            console.say(f"the last lines of the log of worker {name}:")
+            for line in lines:
+                console.log(name, line)
+    return outcome
 
 
 def opening(environment: Environment) -> str:
     """Return what is used, in words."""
-    server = "an embedded Valkey server" if environment.embedded else f"the server {environment.task_log.address.display()}"
+    server = "an embedded Valkey server" if environment.embedded else f"the server {environment.address}"
     versions = ", ".join(f"{name} {version(name)}" for name in (DISTRIBUTION, "celery", "kombu"))
     return (
         f"Real Celery workers on {server}; {versions}, Python {sys.version.split()[0]}. "
@@ -102,48 +94,16 @@ def opening(environment: Environment) -> str:
     )
 
 
-def print_logs(environment: Environment, console: Console) -> None:
-    """Print the ends of the workers' logs."""
-    for name, lines in environment.logs().items():
-        console.say(f"the last lines of the log of worker {name}:")
-        for line in lines:
-            console.log(name, line)
-
-
-def conclude(outcomes: list[Outcome], console: Console, seconds: float) -> int:
-    """Print figures and verdict; return the exit status."""
-    status = exit_status(outcomes)
-    figures = {name: figure for outcome in outcomes for name, figure in outcome.figures.items()}
-    if figures:
-        console.scenario("Summary", "Figures of one short run on this machine; for comparisons see the benchmark.")
-        console.table(("what", "measured"), list(figures.items()))
-    expectations = [expectation for outcome in outcomes for expectation in outcome.expectations]
-    true = sum(expectation.holds for expectation in expectations)
-    failed = [outcome.title for outcome in outcomes if not outcome.holds or not outcome.expectations]
-    text = f"{true} of {len(expectations)} expectations are met, in {seconds:.0f} seconds. "
-    text += "All that was started is gone." if not failed else f"See: {', '.join(failed)}."
-    console.verdict(text, good=status == 0)
-    return status
-
-
-class Interrupted(BaseException):
-    """A signal asked the demo to end. As KeyboardInterrupt, it is no error, and must not be caught as one."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.signal = signal.Signals(number)
-
-
 @contextmanager
-def _signals_that_raise() -> Iterator[None]:
-    """Raise `Interrupted` for the first signal; ignore those that follow, so that cleaning up is not cut short."""
+def _ended_by_signals() -> Iterator[None]:
+    """Exit with 128 + n at the first signal n; ignore those that follow, so that cleaning up is not cut short."""
 
-    def interrupt(number: int, frame: FrameType | None) -> NoReturn:  # noqa: ARG001 - as signal.signal wants it
+    def end(number: int, frame: FrameType | None) -> NoReturn:  # noqa: ARG001 - as signal.signal wants it
         for ending in ENDING_SIGNALS:
             signal.signal(ending, signal.SIG_IGN)
-        raise Interrupted(number)
+        sys.exit(128 + number)
 
-    before = {number: signal.signal(number, interrupt) for number in ENDING_SIGNALS}
+    before = {number: signal.signal(number, end) for number in ENDING_SIGNALS}
     try:
         yield
     finally:

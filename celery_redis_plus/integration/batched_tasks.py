@@ -46,19 +46,20 @@ def is_in_batch(message: Any, pool: Any) -> bool:
 
 
 def _flush(flush: Callable[[list[Any]], Any], pool: Any, requests: Iterable[Any]) -> Any:
-    begins_here = not worker_compat.drops_waiting_jobs(pool)
     # A message may have gone back, been lost or expired while it waited for others.
     batch = [one for one in requests if not was_given_back(one) and has_lease(one) and not one.revoked()]
     if not batch:
         return None
     ours = [request for request in batch if isinstance(request.message, Message)]
     for request in ours:
+        # A batch runs whole: one early ack that cannot leave does not stop it, since those of its other messages have left.
+        request.crp_begins_here = False
         message = request.message
         _jobs[message] = None
         message.begin(acked_early=not request.task.acks_late)
         message.delivered_by.consumer_session.service.unhandled_in_a_row = 0
     job = flush(batch)
-    if not begins_here:
+    if worker_compat.drops_waiting_jobs(pool):
         worker_compat.JOB_ERROR_CALLBACK.set(job, partial(_return_all, ours))
         # The job has the messages, so they may not have the job.
         _jobs.update((request.message, weakref.ref(job)) for request in ours)

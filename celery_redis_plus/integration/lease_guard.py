@@ -118,10 +118,10 @@ def has_lease(request: Any) -> bool:
 
 
 def refuse_unacked(request: Any) -> None:
-    """Raise TaskLostError where the message of `request` went back, since its early ack could not leave."""
-    if was_given_back(request):
-        _tell(request, UNACKED)
-        raise TaskLostError(request.id)
+    """Forget a request whose message goes back, since its early ack could not leave. Raises TaskLostError."""
+    _tell(request, UNACKED)
+    worker_compat.forget(request)
+    raise TaskLostError(request.id)
 
 
 def _acks_early(request: Any) -> bool:

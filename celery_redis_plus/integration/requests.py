@@ -229,7 +229,8 @@ class BrokerRequest(Request):
                 self._crp_acked_early = True
                 message.mark_acked_early(begins_here=self.crp_begins_here)
             super().acknowledge()
-            if early:
+            # Celery passes over what the ack raises (NotAckedError).
+            if early and not message.acknowledged:
                 refuse_unacked(self)
         else:
             if self._crp_ending != "requeue" and isinstance(message, Message):

@@ -76,15 +76,12 @@ class BrokerStep(bootsteps.StartStopStep):
         reconnect_remote_control()
         bound_worker_events()
         listen_to_children(parent.pool)
-        has_processes = worker_compat.drops_waiting_jobs(parent.pool)
-        has_threads = worker_compat.has_threads(parent.pool)
+        has_threads, has_processes = worker_compat.has_threads(parent.pool), worker_compat.drops_waiting_jobs(parent.pool)
         install_request_class(parent.app, policies, waits_in_pool=has_threads, begins_here=not has_processes)
-        if not (has_processes or worker_compat.is_solo(parent.pool)):
-            note_given(parent)
         guard_without_putlocks(parent)
         follow_batches(parent)
         contain_unhandled(parent)
-        wrap(parent, "connect", _connect)
+        wrap(parent, "connect", _connect, parent)
 
     def start(self, parent: Any) -> None:
         """Tell the transport's maintenance tasks what runs here, extend `inspect`, and say which broker this is."""
@@ -163,8 +160,11 @@ def _share_node_names(app: Any) -> None:
     worker_compat.share_control_queue(app)
 
 
-def _connect(connect: Callable[[], Any]) -> Any:
-    """Connect a worker's consumer."""
+def _connect(connect: Callable[[], Any], consumer: Any) -> Any:
+    """Connect a worker's consumer, which has not built its strategies yet."""
+    # Only now: a pool tells what it does with waiting jobs when it has started.
+    if not (worker_compat.drops_waiting_jobs(consumer.pool) or worker_compat.is_solo(consumer.pool)):
+        note_given(consumer)
     connection = connect()
     if isinstance(connection.transport, Transport):
         connection.transport.serve_worker()

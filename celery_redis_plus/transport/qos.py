@@ -128,39 +128,46 @@ class QoS(virtual.QoS):
         self.settle(delivery_tag, Settlement.REQUEUE if requeue else Settlement.REJECT)
 
     def settle(self, tag: str, settlement: Settlement) -> None:
-        """Settle a message or a broadcast; unknown tags, and second settlements, change nothing."""
+        """Settle a message or a broadcast; unknown tags, and second settlements, change nothing.
+
+        Raises:
+            NotAckedError: an ack could not leave before the work on its message, which goes back.
+        """
         delivered = self._delivered.pop(tag, None) or self._parents.pop(tag, None)
         session, service = self._session, self._session.service
         unacked = service.unacked_messages.begin_settling(tag, settlement)
-        if unacked is None and session.session.inherited and isinstance(delivered, UnackedMessage):
-            # It is the parent's, and so is the credit: this process tells the server only.
-            session.acknowledger.settle([delivered], settlement)
-            return
         if unacked is None:
-            # A program may make a number up, as the tags of AMQP are.
-            self._settle_broadcast(delivered or service.positions.find(str(tag)), settlement)
+            self._settle_unheld(tag, delivered, settlement)
             return
+        leaves_first = settlement is Settlement.ACK and unacked.begins_here
+        if leaves_first:
+            session.acknowledger.ack_before_work(unacked)
         if unacked.tracked is not None:
-            session.session.tracking.settled(unacked.tracked, settlement)
+            session.publisher_session.tracking.settled(unacked.tracked, settlement)
         if unacked.failed and settlement is Settlement.REQUEUE:
             settlement = unacked.settlement = Settlement.FAIL
-        delivery_loop = self.channel.delivery_loop
-        if session.session.broken:
-            # Work that has not begun does not begin unacked.
-            starts = settlement is Settlement.ACK and unacked.begins_here
-            service.unacked_messages.defer(unacked, Settlement.RELEASE_SEEN if starts else settlement)
-        elif settlement is Settlement.ACK and unacked.begins_here:
-            session.acknowledger.ack_before_work(unacked)
+        if leaves_first:
             if threading.get_ident() != session.loop_thread and self._wants_more():
                 session.waker.wake()
+        elif session.broken:
+            service.unacked_messages.defer(unacked, settlement)
         elif threading.get_ident() != session.loop_thread:
             session.acknowledger.post(unacked, settlement)
             # The consumer sleeps in poll, perhaps for want of the credit that this settlement has freed.
             session.waker.wake()
-        elif settlement is Settlement.ACK and delivery_loop.may_batch_ack(service, unacked.queue):
+        elif settlement is Settlement.ACK and self.channel.delivery_loop.may_batch_ack(service, unacked.queue):
             session.acknowledger.batch_ack(unacked)
         else:
             session.acknowledger.post(unacked, settlement)
+
+    def _settle_unheld(self, tag: str, delivered: Unacked | None, settlement: Settlement) -> None:
+        """Settle what this process does not hold: a message of the parent, a broadcast, a number that a program has made up."""
+        session = self._session
+        if session.publisher_session.inherited and isinstance(delivered, UnackedMessage):
+            # The credit is the parent's, too: this process tells the server only.
+            session.acknowledger.settle([delivered], settlement)
+            return
+        self._settle_broadcast(delivered or session.service.positions.find(str(tag)), settlement)
 
     def _settle_broadcast(self, unacked: Unacked | None, settlement: Settlement) -> None:
         """Settle what may be a broadcast, even after its channel was closed; any other tag is settled already."""
@@ -175,7 +182,7 @@ class QoS(virtual.QoS):
         if not settled:
             return
         if unacked.tracked is not None:
-            session.session.tracking.settled(unacked.tracked, settlement)
+            session.publisher_session.tracking.settled(unacked.tracked, settlement)
         if threading.get_ident() != session.loop_thread:
             session.waker.wake()
 

@@ -8,9 +8,7 @@ pytest.importorskip("pyspark", reason="needs the extra `spark`")
 
 import pandas as pd
 
-from celery_redis_plus.demo.environment import DemoFailed
 from celery_redis_plus.demo.pipeline.app import fate_of, task_of
-from celery_redis_plus.demo.pipeline.scenario import _Stream
 from celery_redis_plus.demo.pipeline.verification import STATES, Ledger, Reported, is_busy, verify
 from celery_redis_plus.spark.replay import Replayed
 
@@ -102,31 +100,3 @@ def test_a_worker_is_killed_while_it_has_begun_a_task_and_not_ended_it():
     assert is_busy([ended, begun, other], "two")
     assert not is_busy([begun, ended, other], "two")
     assert not is_busy([other], "two")
-
-
-class Query:
-    """A query with the error `error`, or none, and no batch yet."""
-
-    lastProgress = None  # noqa: N815 - as Spark names it
-
-    def __init__(self, error=None):
-        self.error = error
-
-    def exception(self):
-        return self.error
-
-
-class Console:
-    def say(self, line):
-        self.said = line
-
-
-def test_a_stream_that_has_failed_is_noticed_and_what_passes_is_outlived():
-    queries = [Query("Python worker failed to connect back."), Query(), Query("java.lang.OutOfMemoryError: heap")]
-    stream = _Stream(lambda: queries.pop(0), Console())
-    stream.check()
-    stream.check()
-    assert len(queries) == 1
-    stream = _Stream(lambda: queries.pop(0), Console())
-    with pytest.raises(DemoFailed, match="OutOfMemoryError: heap"):
-        stream.check()

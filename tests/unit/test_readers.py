@@ -56,7 +56,7 @@ OTHERS = {
     "integration/child_settlements.py:read_settlements": "a pipe from a child",
     "transport/typed_queues.py:payload": "a message that is being published",
     "testing/advancing.py:_envelopes": "messages of a test", "testing/waiting_tasks.py:_as_sent": "an argument of a test",
-    "demo/task_log.py:read": "the demo's log",
+    "demo/records.py:read": "the demo's log",
 }  # fmt: skip
 
 

@@ -42,20 +42,20 @@ QUICK_WORK_S = 0.001
 REQUEUES = {Settlement.REQUEUE: "asked", Settlement.FAIL: "failed", Settlement.TIME_OUT: "timed_out"}
 
 
+class NotAckedError(Exception):
+    """The ack of a message could not leave before the work on it, which may not begin: the message goes back."""
+
+
 class _Held:
-    """Holds a lock; yields whether it came in time, by default `LOCK_WAIT_S`.
+    """Holds a lock; yields whether it came within `LOCK_WAIT_S`. Most acks make one; a generator costs three times as much."""
 
-    Each ack makes one; a generator costs three times as much.
-    """
+    __slots__ = ("_is_free", "_lock")
 
-    __slots__ = ("_is_free", "_lock", "_wait_s")
-
-    def __init__(self, lock: RLock, wait_s: float | None = None) -> None:
+    def __init__(self, lock: RLock) -> None:
         self._lock = lock
-        self._wait_s = LOCK_WAIT_S if wait_s is None else wait_s
 
     def __enter__(self) -> bool:
-        self._is_free = self._lock.acquire(timeout=self._wait_s)
+        self._is_free = self._lock.acquire(timeout=LOCK_WAIT_S)
         return self._is_free
 
     def __exit__(self, *error: object) -> None:
@@ -128,43 +128,41 @@ class Acknowledger:
             self._send([[unacked]], settlement, is_free=is_free)
 
     def ack_before_work(self, unacked: UnackedMessage) -> None:
-        """Have an ack leave this process before the work on its message begins. Never raises, as `post`.
+        """Have an ack leave this process before the work on its message begins.
 
-        Where the connection is gone, or is not free in time, the message goes back instead (`UnackedMessage.given_back`), and its
-        work may not begin. The ack of a message without limits and events is two commands, as in a claim: a fifth of a script's
-        time.
+        That of a message without limits and events is two commands, as in a claim: a fifth of a script's time.
+
+        Raises:
+            NotAckedError: the connection is gone, or was not free in time; the message goes back.
         """
-        queue, tag = unacked.queue, unacked.tag
-        is_plain = unacked.is_plain and queue not in self._unacked_messages.limited
-        keys, commands = self._keys.queue(queue), self._commands
-        answers: list[Any] = []
+        commands, messages, keys = self._commands, self._unacked_messages, self._keys.queue(unacked.queue)
 
-        def answered(reply: Any, error: Exception | None) -> None:
-            answers.append(error or reply)
-            if len(answers) == 2:
-                unlinked, removed = answers
-                if removed == 1 and not isinstance(unlinked, Exception):
-                    self._unacked_messages.discard(unacked)
-                else:
-                    # It stands elsewhere by now, or is still there.
-                    self._unacked_messages.defer(unacked, Settlement.ACK)
+        def answered(replies: list[Any]) -> None:
+            unlinked, removed = replies
+            if removed == 1 and not isinstance(unlinked, Exception):
+                messages.discard(unacked)
+            else:
+                # It stands elsewhere by now, or is still there.
+                messages.defer(unacked, Settlement.ACK)
 
-        with _Held(commands.lock, BEFORE_WORK_WAIT_S) as is_free:
+        # Not by `_Held`: the work waits for longer, rather than begin unacked.
+        is_free = commands.lock.acquire(timeout=BEFORE_WORK_WAIT_S)
+        try:
             if not (is_free and commands.connected):
-                self._unacked_messages.defer(unacked, Settlement.RELEASE_SEEN)
-                return
-            if not is_plain:
+                messages.defer(unacked, Settlement.RELEASE_SEEN)
+                raise NotAckedError(unacked.tag)
+            if unacked.is_plain and unacked.queue not in messages.limited:
+                tag = unacked.tag
+                commands.commands_nowait([("UNLINK", keys.message + tag.encode()), ("ZREM", keys.index, tag)], answered)
+            else:
                 self._post([unacked], Settlement.ACK, buffered=False)
-                return
-            try:
-                commands.command_nowait("UNLINK", keys.message + tag.encode(), done=answered, buffered=True)
-                commands.command_nowait("ZREM", keys.index, tag, done=answered)
-            except (RedisError, OSError) as error:
-                # It may have left, or a part of it: the work begins, and the ack is sent again.
-                # The session's owner meets it with its next call.
-                logger.debug("acking a message before its work: %s", error)
-                if len(answers) < 2:
-                    self._unacked_messages.defer(unacked, Settlement.ACK)
+        except (RedisError, OSError) as error:
+            # It may have left, or a part of it: the work begins, and the ack is sent again, since `answered` has been told. The
+            # session's owner meets the failure with its next call.
+            logger.debug("acking a message before its work: %s", error)
+        finally:
+            if is_free:
+                commands.lock.release()
 
     def begin(self, unacked: UnackedMessage) -> None:
         """Tell the server that the work on a message begins, where a delivery of it failed before. Never raises.
@@ -453,7 +451,8 @@ def by_queue(messages: Iterable[UnackedMessage]) -> dict[str, list[UnackedMessag
 
 def _with_outcome(unacked: UnackedMessage) -> str:
     """Return what the ack script takes for a message; only the events of a logged one tell how the work ended."""
-    return f"{unacked.tag}\t{unacked.outcome}" if unacked.outcome else unacked.tag
+    outcome = "early\t" if unacked.acked_early and unacked.is_logged else unacked.outcome
+    return f"{unacked.tag}\t{outcome}" if outcome else unacked.tag
 
 
 def _errors(messages: Sequence[UnackedMessage], settlement: Settlement) -> list[Argument]:

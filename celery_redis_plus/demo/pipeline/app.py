@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from enum import StrEnum
 
 from celery import Celery, Task
 from celery.exceptions import Reject
 from kombu import Queue
 
-from celery_redis_plus.demo.app import VISIBILITY_TIMEOUT_S, broker_prefix, note
+from celery_redis_plus.demo.records import note
 from celery_redis_plus.integration.configure import configure_app
 
 LEDGER = "ledger"
@@ -20,6 +21,18 @@ QUEUES = ("orders", "mails")
 MAX_RETRIES = 2
 RETRY_DELAY_S = 0.3
 MOST_DELAY_S = 8.0
+#: How long a task takes: so long that a worker is often found in the middle of one.
+WORK_S = 0.001
+
+app = Celery("celery-redis-plus-demo", broker="redisplus://", set_as_current=False)
+app.conf.update(
+    broker_connection_retry_on_startup=True,
+    broker_transport_options={"visibility_timeout": 4, "event_log": True, "event_log_payload": True},
+    task_acks_late=True,
+    task_ignore_result=True,
+    task_queues=[Queue(name) for name in QUEUES],
+)
+configure_app(app)
 
 
 class Fate(StrEnum):
@@ -61,9 +74,10 @@ def work(self: Task, number: int) -> None:
         "number": number,
         "eta": self.request.eta,
     }
-    note(LEDGER, self.request.hostname, **facts)
+    note(LEDGER, self, **facts)
+    time.sleep(WORK_S)
     fate = fate_of(number, attempt)
-    note(LEDGER, self.request.hostname, **facts, fate=fate)
+    note(LEDGER, self, **facts, fate=fate)
     if fate is Fate.FAIL:
         raise ValueError(f"order {number} has no address")
     if fate is Fate.RETRY:
@@ -72,22 +86,5 @@ def work(self: Task, number: int) -> None:
         raise Reject(f"order {number} is unknown", requeue=False)
 
 
-def make_app(broker: str, prefix: str) -> Celery:
-    """Return the app; all its keys in Redis begin with `prefix`."""
-    app = Celery("celery-redis-plus-demo", broker=broker, set_as_current=False)
-    app.conf.update(
-        broker_connection_retry_on_startup=True,
-        broker_transport_options={
-            "visibility_timeout": VISIBILITY_TIMEOUT_S,
-            "global_keyprefix": broker_prefix(prefix),
-            "event_log": True,
-            "event_log_payload": True,
-        },
-        task_acks_late=True,
-        task_ignore_result=True,
-        task_queues=[Queue(name) for name in QUEUES],
-    )
-    configure_app(app)
-    for name in QUEUE_OF_TASK:
-        app.task(work, name=name, bind=True)
-    return app
+for name in QUEUE_OF_TASK:
+    app.task(work, name=name, bind=True)

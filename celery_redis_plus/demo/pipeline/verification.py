@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from celery_redis_plus.demo.expectations import Expectation
 from celery_redis_plus.demo.pipeline.app import Fate
@@ -14,7 +14,7 @@ from celery_redis_plus.demo.pipeline.app import Fate
 if TYPE_CHECKING:
     import pandas as pd
 
-    from celery_redis_plus.demo.task_log import Record
+    from celery_redis_plus.demo.records import Record
     from celery_redis_plus.spark.replay import Replayed
 
 #: Fate in the ledger -> state in the report.
@@ -38,7 +38,7 @@ class Ledger:
 
     def states(self) -> Counter[str]:
         """Return how many messages ended in each state."""
-        return Counter(STATES[record["fate"]] for record in self.ended.values())
+        return sum(self.states_of_tasks().values(), Counter())
 
     def states_of_tasks(self) -> dict[str, Counter[str]]:
         """Return the same by task."""
@@ -95,38 +95,26 @@ class Reported:
 
 def verify(ledger: Ledger, reported: Reported, tasks: int, survivor: str) -> list[Expectation]:
     """Return the expectations; `tasks` were published, and the worker `survivor` was not killed."""
-    states = dict(zip(reported.figures["states"]["state"], reported.figures["states"]["count"].astype(int), strict=True))
+    figures = reported.figures
+    states = dict(zip(figures["states"]["state"], figures["states"]["count"].astype(int), strict=True))
     expected = ledger.states()
-    workers = reported.figures["workers"].set_index("worker")
+    workers = figures["workers"].set_index("worker")
+    acked = workers["acked"][workers.index.str.startswith(f"{survivor}@")]
+    noted = {
+        **{f"messages that the report has as {state}": (states.get(state, 0), expected[state]) for state in STATES.values()},
+        "failures with ValueError": (_failures(figures["failures"]), expected["FAILED"]),
+        "messages with an eta": (figures["lateness"]["messages"].sum(), sum(bool(end["eta"]) for end in ledger.ended.values())),
+        f"acked at worker {survivor}": (acked.sum(), ledger.succeeded_at(survivor)),
+    }
     return [
         Expectation.equal("tasks that came to their end", len(ledger.done()), tasks),
         Expectation.at_least("messages that the killed worker held, and another one got", int(workers["requeued"].sum()), 1),
         Expectation.equal("events in Parquet", reported.rows, reported.written),
         Expectation.equal("different ones among them", reported.distinct, reported.written),
-        *(
-            Expectation.equal(f"messages that the report has as {state}; the ledger has", states.get(state, 0), expected[state])
-            for state in STATES.values()
-        ),
-        Expectation.none(
-            "messages in another state", [f"{state}: {count}" for state, count in states.items() if state not in expected]
-        ),
-        Expectation.none(
-            "tasks whose row of the report differs from the ledger", _differing_tasks(ledger, reported.figures["by_task"])
-        ),
-        Expectation.equal(
-            "failures with ValueError; the ledger has", _failures(reported.figures["failures"]), expected["FAILED"]
-        ),
-        Expectation.equal(
-            "messages with an eta; the ledger has",
-            int(reported.figures["lateness"]["messages"].sum()),
-            sum(bool(record["eta"]) for record in ledger.ended.values()),
-        ),
+        *(Expectation.equal(f"{text}; the ledger has", int(found), known) for text, (found, known) in noted.items()),
+        Expectation.none("messages in another state", set(states) - set(expected)),
+        Expectation.none("tasks whose row of the report differs from the ledger", _differing_tasks(ledger, figures["by_task"])),
         Expectation.none("tasks that began before their eta", ledger.early()),
-        Expectation.equal(
-            f"acked at worker {survivor}; the ledger has",
-            int(sum(count for name, count in workers["acked"].items() if name.startswith(f"{survivor}@"))),
-            ledger.succeeded_at(survivor),
-        ),
         Expectation.none(
             "messages that were begun twice and that the tables do not have as delivered twice",
             {message for message, count in ledger.begun.items() if count > 1} - reported.repeated,
@@ -136,19 +124,14 @@ def verify(ledger: Ledger, reported: Reported, tasks: int, survivor: str) -> lis
     ]
 
 
-def _differing_tasks(ledger: Ledger, by_task: pd.DataFrame) -> list[str]:
-    reported: dict[Any, tuple[int, ...]] = {
-        row.task: (int(row.messages), int(row.completed), int(row.failed), int(row.dead)) for row in by_task.itertuples()
-    }
+def _differing_tasks(ledger: Ledger, by_task: pd.DataFrame) -> set[str]:
+    columns = by_task[["task", "messages", "completed", "failed", "dead"]]
+    reported = {(task, *map(int, counts)) for task, *counts in columns.itertuples(index=False)}
     noted = {
-        task: (sum(states.values()), states["COMPLETED"], states["FAILED"], states["DEAD"])
+        (task, sum(states.values()), states["COMPLETED"], states["FAILED"], states["DEAD"])
         for task, states in ledger.states_of_tasks().items()
     }
-    return [
-        f"{task}: {reported.get(task)} and {noted.get(task)}"
-        for task in {*reported, *noted}
-        if reported.get(task) != noted.get(task)
-    ]
+    return {task for task, *_ in reported ^ noted}
 
 
 def _failures(failures: pd.DataFrame) -> int:

@@ -24,12 +24,11 @@ def console(is_terminal):
 def test_account_prints_everything_as_it_is(console, capsys):
     console.scenario("A [bold]scenario[/]", "begins")
     console.say("see [1]")
-    console.table(("worker [x]", "count"), [("one", "20"), ("two", "7")])
     console.log("one", "[INFO/MainProcess] ready [/]")
     console.verdict("all [good]", good=True)
 
     output = capsys.readouterr().out
-    for text in ("A [bold]scenario[/]", "see [1]", "worker [x]", "20", "one | [INFO/MainProcess] ready [/]", "all [good]"):
+    for text in ("A [bold]scenario[/]", "see [1]", "one | [INFO/MainProcess] ready [/]", "all [good]"):
         assert text in output
 
 
@@ -49,17 +48,6 @@ def test_account_shows_progress(console, is_terminal, capsys):
     output = capsys.readouterr().out
     assert "executed" in output
     assert ("2000/2000" in output) is is_terminal
-
-
-def test_table_is_aligned(console, capsys):
-    console.table(("worker", "count"), [("one", "20"), ("sixteen", "7")])
-
-    assert capsys.readouterr().out.splitlines() == [
-        "  worker    count",
-        "  -------   -----",
-        "  one          20",
-        "  sixteen       7",
-    ]
 
 
 @pytest.mark.parametrize("plain", [False, True])

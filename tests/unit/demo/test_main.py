@@ -17,6 +17,7 @@ FALSE = Expectation.equal("answers", 1, 2)
 class EnvironmentWithoutServer:
     embedded = True
     prefix = "crp-demo-1234:"
+    left = False
 
     def __enter__(self):
         return self
@@ -25,17 +26,20 @@ class EnvironmentWithoutServer:
         self.left = True
 
     def logs(self):
-        return {"one": ("[ERROR] the last line of its log",)}
+        return [("one", ["[ERROR] the last line of its log"])]
 
 
 @pytest.fixture
-def run(monkeypatch, capsys):
+def environment():
+    return EnvironmentWithoutServer()
+
+
+@pytest.fixture
+def run(environment, capsys):
     """Run the demo with other scenarios; return the exit status and what was printed."""
 
     def run_scenarios(*scenarios):
-        environment = EnvironmentWithoutServer()
-        monkeypatch.setattr(main, "Environment", lambda *_, **__: environment)
-        status = main.run(scenarios=scenarios)
+        status = main.run_scenarios(environment, Console(), scenarios)
         assert environment.left
         return status, capsys.readouterr().out
 
@@ -43,7 +47,7 @@ def run(monkeypatch, capsys):
 
 
 def scenario(*expectations):
-    return lambda environment, console: Outcome("A scenario", list(expectations), {"rate": "5/s"})
+    return lambda environment, console: Outcome("A scenario", list(expectations))
 
 
 def test_true_claims_end_with_status_zero(run):
@@ -79,12 +83,14 @@ def test_a_scenario_that_fails_ends_the_demo_with_status_one_and_shows_the_logs(
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_ends_the_demo_with_its_number_and_leaves_the_handlers_as_they_were(run, number):
+def test_a_signal_ends_the_demo_with_its_number_and_leaves_the_handlers_as_they_were(environment, run, number):
     before = signal.getsignal(number)
 
-    status, _ = run(lambda environment, console: os.kill(os.getpid(), number))
+    with pytest.raises(SystemExit) as ended:
+        run(lambda environment, console: os.kill(os.getpid(), number))
 
-    assert status == 128 + number
+    assert ended.value.code == 128 + number
+    assert environment.left
     assert signal.getsignal(number) is before
 
 
