@@ -47,7 +47,7 @@ def test_a_message_beyond_the_rate_waits_and_others_go_on(channel):
 
 def test_a_message_runs_when_its_limiter_has_room(channel):
     declare(channel, "q")
-    publish(channel, "q", "a1", "a2", headers=limited("a:20/s burst=1"))
+    publish(channel, "q", "a1", "a2", headers=limited("a:1/s burst=1"))
     assert get(channel, 2) == ["a1", None]
     assert get_until(channel, 1) == ["a2"]
 
