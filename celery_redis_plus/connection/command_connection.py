@@ -158,9 +158,9 @@ class CommandConnection(PersistentConnection):
                 packed = b"".join(map(pack_command, commands))
                 if script is not None and script.sha not in self._loaded:
                     packed = self._with_source(script, packed)
-                packed = self._behind_outbox(packed)
+                self._outbox.append(packed)
                 self.outcome_unknown = True
-                send(connection, packed)
+                send(connection, self._take_outbox())
                 self._read_pending()
                 replies: list[Any] = []
                 for command in commands:
@@ -200,6 +200,20 @@ class CommandConnection(PersistentConnection):
         """Send one plain command without waiting; `done` gets its reply before the next call returns. As `send_nowait`."""
         self._post(PendingReply(None, pack_command(arguments), done), buffered=buffered)
 
+    def commands_nowait(self, commands: Sequence[tuple[Argument, ...]], done: Callable[[list[Any]], None]) -> None:
+        """Send plain commands in one write without waiting. As `send_nowait`.
+
+        `done` gets all their replies, an error standing among them as an exception; errors alone where the connection failed.
+        """
+        replies: list[Any] = []
+
+        def answered(reply: Any, error: Exception | None) -> None:
+            replies.append(reply if error is None else error)
+            if len(replies) == len(commands):
+                done(replies)
+
+        self._post(*(PendingReply(None, pack_command(command), answered) for command in commands))
+
     def flush(self) -> None:
         """Send what was buffered. Raises as `call` does."""
         if self._outbox:
@@ -209,7 +223,7 @@ class CommandConnection(PersistentConnection):
                 connection = self._open()
                 try:
                     self._busy = True
-                    send(connection, self._behind_outbox(b""))
+                    send(connection, self._take_outbox())
                 except BaseException as error:
                     self._fail_and_raise(error)
                 finally:
@@ -247,28 +261,29 @@ class CommandConnection(PersistentConnection):
             except BaseException as error:
                 self._fail_and_raise(error)
 
-    def _post(self, pending: PendingReply, *, buffered: bool) -> None:
-        """Send what `pending` waits for, and leave its reply to a later read."""
+    def _post(self, *posted: PendingReply, buffered: bool = False) -> None:
+        """Send what the `posted` replies answer, in one write, and leave them to a later read."""
         self._check_process()
         with self.lock:
             if self._busy:
                 with self._aside() as aside:
-                    aside._post(pending, buffered=False)  # noqa: SLF001 - of the same class
+                    aside._post(*posted)  # noqa: SLF001 - of the same class
                 return
             try:
                 connection = self._open()
                 self._busy = True
-                script, packed = pending.script, pending.packed
-                if script is not None and script.sha not in self._loaded:
-                    packed = self._with_source(script, packed)
-                self._pending.append(pending)
-                if buffered:
+                for pending in posted:
+                    script, packed = pending.script, pending.packed
+                    if script is not None and script.sha not in self._loaded:
+                        packed = self._with_source(script, packed)
+                    self._pending.append(pending)
                     self._outbox.append(packed)
-                else:
-                    send(connection, self._behind_outbox(packed))
+                if not buffered:
+                    send(connection, self._take_outbox())
             except BaseException as error:
-                if pending not in self._pending:
-                    pending.resolve(None, error if isinstance(error, Exception) else ConnectionError(repr(error)))
+                for pending in posted:
+                    if pending not in self._pending:
+                        pending.resolve(None, error if isinstance(error, Exception) else ConnectionError(repr(error)))
                 self._fail_and_raise(error)
             finally:
                 self._busy = False
@@ -299,7 +314,8 @@ class CommandConnection(PersistentConnection):
             if script is not None and script.sha not in self._loaded:
                 written = self._with_source(script, packed)
             if self._outbox:
-                written = self._behind_outbox(written)
+                self._outbox.append(written)
+                written = self._take_outbox()
             self.outcome_unknown = True
             send(connection, written)
             if self._pending:
@@ -347,9 +363,9 @@ class CommandConnection(PersistentConnection):
         if error is not None:
             self._source_error = error
 
-    def _behind_outbox(self, packed: bytes) -> bytes:
-        """Return packed commands behind those that wait for the next write."""
-        packed = b"".join((*self._outbox, packed))
+    def _take_outbox(self) -> bytes:
+        """Return the packed commands of the next write."""
+        packed = b"".join(self._outbox)
         self._outbox.clear()
         return packed
 
@@ -379,9 +395,9 @@ class CommandConnection(PersistentConnection):
                 if pending.script is not None:
                     # First: it may have an AUTH to send, which goes before them.
                     connection = self._open()
-                    packed = self._with_source(pending.script, pending.packed)
+                    self._outbox.append(self._with_source(pending.script, pending.packed))
                     self._pending.append(pending)
-                    send(connection, self._behind_outbox(packed))
+                    send(connection, self._take_outbox())
                 self._busy = within
                 return
         except (AuthenticationError, ResponseError) as error:

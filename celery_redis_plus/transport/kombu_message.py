@@ -141,7 +141,6 @@ class Message(base.Message):
         With `begins_here` the work begins in this process after the ack, which leaves first: a crash repeats nothing.
         """
         if self._unacked is not None:
-            self._unacked.note_outcome("early")
             self._unacked.acked_early, self._unacked.begins_here = True, begins_here
 
 

@@ -43,19 +43,15 @@ REQUEUES = {Settlement.REQUEUE: "asked", Settlement.FAIL: "failed", Settlement.T
 
 
 class _Held:
-    """Holds a lock; yields whether it came in time, by default `LOCK_WAIT_S`.
+    """Holds a lock; yields whether it came within `LOCK_WAIT_S`. Most acks make one; a generator costs three times as much."""
 
-    Each ack makes one; a generator costs three times as much.
-    """
+    __slots__ = ("_is_free", "_lock")
 
-    __slots__ = ("_is_free", "_lock", "_wait_s")
-
-    def __init__(self, lock: RLock, wait_s: float | None = None) -> None:
+    def __init__(self, lock: RLock) -> None:
         self._lock = lock
-        self._wait_s = LOCK_WAIT_S if wait_s is None else wait_s
 
     def __enter__(self) -> bool:
-        self._is_free = self._lock.acquire(timeout=self._wait_s)
+        self._is_free = self._lock.acquire(timeout=LOCK_WAIT_S)
         return self._is_free
 
     def __exit__(self, *error: object) -> None:
@@ -127,35 +123,30 @@ class Acknowledger:
 
         That of a message without limits and events is two commands, as in a claim: a fifth of a script's time.
         """
-        queue, tag = unacked.queue, unacked.tag
-        is_plain = unacked.is_plain and queue not in self._unacked_messages.limited
-        keys, commands = self._keys.queue(queue), self._commands
-        answers: list[Any] = []
+        commands, messages, keys = self._commands, self._unacked_messages, self._keys.queue(unacked.queue)
 
-        def answered(reply: Any, error: Exception | None) -> None:
-            answers.append(error or reply)
-            if len(answers) == 2:
-                unlinked, removed = answers
-                if removed == 1 and not isinstance(unlinked, Exception):
-                    self._unacked_messages.discard(unacked)
-                else:
-                    # It stands elsewhere by now, or is still there.
-                    self._unacked_messages.defer(unacked, Settlement.ACK)
+        def answered(replies: list[Any]) -> None:
+            unlinked, removed = replies
+            if removed == 1 and not isinstance(unlinked, Exception):
+                messages.discard(unacked)
+            else:
+                # It stands elsewhere by now, or is still there.
+                messages.defer(unacked, Settlement.ACK)
 
-        with _Held(commands.lock, BEFORE_WORK_WAIT_S) as is_free:
-            if not is_plain:
+        # Not by `_Held`: the work waits for longer, rather than begin unacked.
+        is_free = commands.lock.acquire(timeout=BEFORE_WORK_WAIT_S)
+        try:
+            if is_free and commands.connected and unacked.is_plain and unacked.queue not in messages.limited:
+                tag = unacked.tag
+                commands.commands_nowait([("UNLINK", keys.message + tag.encode()), ("ZREM", keys.index, tag)], answered)
+            else:
                 self._send([[unacked]], Settlement.ACK, is_free=is_free)
-                return
-            try:
-                if is_free and commands.connected:
-                    commands.command_nowait("UNLINK", keys.message + tag.encode(), done=answered, buffered=True)
-                    commands.command_nowait("ZREM", keys.index, tag, done=answered)
-                    return
-            except (RedisError, OSError) as error:
-                # The session's owner meets it with its next call.
-                logger.debug("acking a message before its work: %s", error)
-            if len(answers) < 2:
-                self._unacked_messages.defer(unacked, Settlement.ACK)
+        except (RedisError, OSError) as error:
+            # `answered` has been told of the failure, and the session's owner meets it with its next call.
+            logger.debug("acking a message before its work: %s", error)
+        finally:
+            if is_free:
+                commands.lock.release()
 
     def begin(self, unacked: UnackedMessage) -> None:
         """Tell the server that the work on a message begins, where a delivery of it failed before. Never raises.
@@ -444,7 +435,8 @@ def by_queue(messages: Iterable[UnackedMessage]) -> dict[str, list[UnackedMessag
 
 def _with_outcome(unacked: UnackedMessage) -> str:
     """Return what the ack script takes for a message; only the events of a logged one tell how the work ended."""
-    return f"{unacked.tag}\t{unacked.outcome}" if unacked.outcome else unacked.tag
+    outcome = "early\t" if unacked.acked_early and unacked.is_logged else unacked.outcome
+    return f"{unacked.tag}\t{outcome}" if outcome else unacked.tag
 
 
 def _errors(messages: Sequence[UnackedMessage], settlement: Settlement) -> list[Argument]:
