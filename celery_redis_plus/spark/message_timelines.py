@@ -73,7 +73,7 @@ _EVENTS = list(TRANSITIONS)
 _LEADS_TO = np.array([change.target for change in TRANSITIONS.values()] + ["new"])
 #: Whether an event (row) may follow another one (column), which is the last column for none.
 _LEGAL = np.array([[state in change.sources for state in _LEADS_TO] for change in TRANSITIONS.values()])
-_CLAIMED, _PUBLISHED = _EVENTS.index("claimed"), _EVENTS.index("published")
+_CLAIMED, _DELAYED, _PUBLISHED = (_EVENTS.index(event) for event in ("claimed", "delayed", "published"))
 #: A hundred years.
 _LONGEST_MS = 100 * 366 * 86_400_000
 #: Reasons that change the shown state; no other reason does.
@@ -171,6 +171,7 @@ class MessageTimelines:
         finished = np.isin(_LEADS_TO[self.event[self.ends]], (GONE, DEAD))
         published_at = column("published_at").take(first)
         described = {name: self._first_valid(name) for name in DESCRIPTION_TYPES}
+        described["eta"] = pc.coalesce(described["eta"], self._ends_of_countdowns())
         reason = column("reason").take(last)
         late = _seconds_between(described["eta"], first_delivery, tried)
         # A worker gets a task that has expired, to revoke it, also before its eta.
@@ -203,6 +204,13 @@ class MessageTimelines:
     def _total(self, seconds: NDArray[np.float64], counted: NDArray[np.bool_]) -> pa.Array:
         totals = np.add.reduceat(np.where(counted, seconds, 0.0), self.starts)
         return pa.array(totals, mask=~np.logical_or.reduceat(counted, self.starts))
+
+    def _ends_of_countdowns(self) -> pa.Array:
+        """Return when each message with a countdown was due: it counts on the server, and the event after its publish has it."""
+        second = np.minimum(self.starts + 1, self.ends)
+        delay_ms = ints(pc.fill_null(self.table.column("delay").take(pa.array(second)), 0))
+        counts = (self.event[second] == _DELAYED) & (self.before[second] == _PUBLISHED)
+        return _times(self.ts[second] + np.minimum(delay_ms, _LONGEST_MS) * 1000, counts)
 
     def _first_valid(self, name: str) -> pa.Array:
         """Return the first value of a column of each message that is not null."""

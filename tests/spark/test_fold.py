@@ -27,7 +27,7 @@ from celery_redis_plus.spark.layers import LAYOUTS
 from celery_redis_plus.spark.manifest import OPEN, TABLES, UNFINISHED, Manifest, files
 from celery_redis_plus.spark.roots import opened
 from celery_redis_plus.spark.snapshot import Snapshot
-from tests.spark.model import aggregate_in_python
+from tests.spark.model import aggregate_in_python, moment
 from tests.support.event_streams import START_MS, lives
 from tests.support.stored_events import StoredEvents
 
@@ -230,6 +230,19 @@ def waiting(number: int, start_us: int, delay_ms: int, end: str = "") -> list[Ev
         events += [one("promoted", due, tag), one("claimed", due + 5, tag, worker="w"), last]
         due += 2 * DAY_US + 9
     return [*events, one("promoted", due, tag), one("claimed", due + 5, tag, worker="w"), one("acked", due + 9, tag)]
+
+
+def test_a_countdown_tells_when_a_message_was_due(stored, root):
+    start = START_MS * 1000
+    counted_down, at_once = waiting(1, start, 60_000), [one("published", start, tag_of(start, 2), task="x")]
+    failed = [*at_once, one("claimed", start + 5, at_once[0].id), one("requeued", start + 9, at_once[0].id, delay=1000)]
+    stored.add({"celery": counted_down + failed})
+    fold(root)
+
+    rows = rows_of(root, "messages")
+    assert rows["celery", counted_down[0].id]["eta"] == moment(start + 60_000_000)
+    assert rows["celery", counted_down[0].id]["late_s"] == pytest.approx(5e-6)
+    assert rows["celery", at_once[0].id]["eta"] is None
 
 
 @pytest.mark.parametrize(("few_or_many", "most_new"), [("few", 20), ("many", -1), ("many", 10**6)], indirect=["few_or_many"])
