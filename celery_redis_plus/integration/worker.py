@@ -77,12 +77,10 @@ class BrokerStep(bootsteps.StartStopStep):
         bound_worker_events()
         listen_to_children(parent.pool)
         install_request_class(parent.app, policies, waits_in_pool=worker_compat.has_threads(parent.pool))
-        if not (worker_compat.drops_waiting_jobs(parent.pool) or worker_compat.is_solo(parent.pool)):
-            note_given(parent)
         guard_without_putlocks(parent)
         follow_batches(parent)
         contain_unhandled(parent)
-        wrap(parent, "connect", _connect)
+        wrap(parent, "connect", _connect, parent)
 
     def start(self, parent: Any) -> None:
         """Tell the transport's maintenance tasks what runs here, extend `inspect`, and say which broker this is."""
@@ -161,8 +159,9 @@ def _share_node_names(app: Any) -> None:
     worker_compat.share_control_queue(app)
 
 
-def _connect(connect: Callable[[], Any]) -> Any:
-    """Connect a worker's consumer."""
+def _connect(connect: Callable[[], Any], consumer: Any) -> Any:
+    """Connect a worker's consumer, whose pool has started, and which has not built its strategies yet."""
+    note_given(consumer)
     connection = connect()
     if isinstance(connection.transport, Transport):
         connection.transport.serve_worker()
