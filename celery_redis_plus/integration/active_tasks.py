@@ -115,9 +115,11 @@ def note_given(consumer: Any) -> None:
     """Have each message know when its task is given to the worker's pool, where it may wait; idempotent.
 
     For pools of threads and greenlets: a solo pool runs at once what it is given, and prefork knows its jobs.
-    Has to be called before the consumer builds its strategies, which is when Celery looks up where tasks go.
+    Has to be called when the pool has started, which tells no sooner what it does with waiting jobs, and before the consumer
+    builds its strategies, which is when Celery looks up where tasks go.
     """
-    if worker_compat.ON_TASK_REQUEST.of(consumer) is not None:
+    keeps_waiting = not (worker_compat.drops_waiting_jobs(consumer.pool) or worker_compat.is_solo(consumer.pool))
+    if keeps_waiting and worker_compat.ON_TASK_REQUEST.of(consumer) is not None:
         wrap(consumer, worker_compat.ON_TASK_REQUEST.name, _give)
 
 

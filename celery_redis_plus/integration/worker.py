@@ -76,8 +76,8 @@ class BrokerStep(bootsteps.StartStopStep):
         reconnect_remote_control()
         bound_worker_events()
         listen_to_children(parent.pool)
-        has_threads, has_processes = worker_compat.has_threads(parent.pool), worker_compat.drops_waiting_jobs(parent.pool)
-        install_request_class(parent.app, policies, waits_in_pool=has_threads, begins_here=not has_processes)
+        has_threads, begins_here = worker_compat.has_threads(parent.pool), not worker_compat.has_processes(parent.pool)
+        install_request_class(parent.app, policies, waits_in_pool=has_threads, begins_here=begins_here)
         guard_without_putlocks(parent)
         follow_batches(parent)
         contain_unhandled(parent)
@@ -161,10 +161,8 @@ def _share_node_names(app: Any) -> None:
 
 
 def _connect(connect: Callable[[], Any], consumer: Any) -> Any:
-    """Connect a worker's consumer, which has not built its strategies yet."""
-    # Only now: a pool tells what it does with waiting jobs when it has started.
-    if not (worker_compat.drops_waiting_jobs(consumer.pool) or worker_compat.is_solo(consumer.pool)):
-        note_given(consumer)
+    """Connect a worker's consumer, whose pool has started, and which has not built its strategies yet."""
+    note_given(consumer)
     connection = connect()
     if isinstance(connection.transport, Transport):
         connection.transport.serve_worker()

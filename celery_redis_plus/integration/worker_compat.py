@@ -12,7 +12,7 @@ from typing import Any
 import celery
 from billiard import einfo
 from celery.app import trace
-from celery.concurrency import solo, thread
+from celery.concurrency import prefork, solo, thread
 from celery.concurrency.base import BasePool
 from celery.worker import control, state
 from celery.worker.consumer import Consumer
@@ -97,6 +97,7 @@ SOLO_POOL = Internal("celery.concurrency.solo", "TaskPool", "one task at a time 
 THREAD_POOL = Internal(
     "celery.concurrency.thread", "TaskPool", "a second look at tasks that waited in the queue of a pool of threads"
 )
+PREFORK_POOL = Internal("celery.concurrency.prefork", "TaskPool", "an early ack that leaves before its task begins")
 THREAD_QUEUE = Internal(
     "concurrent.futures:ThreadPoolExecutor",
     "_work_queue",
@@ -177,6 +178,12 @@ def is_solo(pool: Any) -> bool:
     """Return whether a pool runs tasks in the worker's main thread."""
     kind = SOLO_POOL.of(solo)
     return kind is not None and isinstance(pool, kind)
+
+
+def has_processes(pool: Any) -> bool:
+    """Return whether a pool runs tasks in processes of its own, or whether that is not known."""
+    kind = PREFORK_POOL.of(prefork)
+    return kind is None or isinstance(pool, kind)
 
 
 def has_threads(pool: Any) -> bool:

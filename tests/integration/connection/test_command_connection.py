@@ -90,6 +90,30 @@ def test_asked_commands_answer_through_their_callback(commands):
     assert isinstance(answers.errors[0], WrongKeyType)
 
 
+def test_commands_in_one_write_answer_together(commands):
+    answers = []
+    commands.send_nowait(ADD, [b"n"], 1, buffered=True)
+    commands.commands_nowait([("SET", "a", 1), ("ZCARD", "a"), ("GET", "n")], answers.append)
+    assert commands.call(ADD, [b"a"], 1) == 2
+    [(ok, error, number)] = answers
+    assert (ok, number) == (b"OK", b"1")
+    assert isinstance(error, WrongKeyType)
+
+
+def test_commands_in_one_write_are_lost_together(commands):
+    answers = []
+    commands.commands_nowait([("GET", "a"), ("GET", "b")], answers.append)
+    commands.abort()
+    assert [[type(error) for error in errors] for errors in answers] == [[ConnectionError] * 2]
+
+
+def test_commands_for_a_server_that_is_away_fail_together():
+    away, answers = CommandConnection(Connector(Address("127.0.0.1", 1), Options()), "test", timeout=1), []
+    with pytest.raises(ServerUnreachable):
+        away.commands_nowait([("GET", "a"), ("GET", "b")], answers.append)
+    assert [[type(error) for error in errors] for errors in answers] == [[ServerUnreachable] * 2]
+
+
 @pytest.mark.parametrize("flushes", [1, 3])
 def test_scripts_that_the_server_forgot_are_sent_again(commands, redis_client, flushes):
     answers = Answers()

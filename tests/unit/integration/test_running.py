@@ -154,6 +154,14 @@ def test_task_whose_message_went_back_is_not_given_to_the_pool(make_consumer):
     assert (message.given_to_pool, consumer.given) == (False, [])
 
 
+def test_a_pool_that_drops_what_waits_is_given_tasks_as_before(make_consumer):
+    note_given(consumer := make_consumer(FlushingPool))
+    message = make_message()
+    consumer.on_task_request(Request(message))
+
+    assert (message.given_to_pool, consumer.given) == (False, [message])
+
+
 def test_message_that_is_no_task_goes_back_at_once(make_consumer):
     active_tasks = RunningTasks(make_consumer())
     message = make_message()
