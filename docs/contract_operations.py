@@ -1,4 +1,4 @@
-"""The operations between the rooms above and the store; docs/generate.py adds keys and bounds from the scripts' headers."""
+"""The operations between the rooms above and the store; `docs/contract.md` is made from it."""
 
 from __future__ import annotations
 

@@ -107,28 +107,27 @@ OF_A_QUEUE = (
     KeyDescription(
         _Q.held,
         "zset",
-        "Ready messages that [message groups](message-groups.md) or [limiters](limiters.md) hold back, with their scores in the "
-        "queue.",
+        "Ready messages that [message groups](message-groups.md) or [limiters](limiters.md) hold back, with their scores.",
         WITH_QUEUE,
     ),
     KeyDescription(
         _Q.groups,
         "zset",
-        "Messages by group, with the score 0: group, NUL, and `h`, place and tag of a held one; `r` and tag: ready or "
-        "unacked; `u` and tag: unacked, in a fair queue.",
+        "Messages by group, with the score 0: group, NUL, and `h`, place and tag (held), `r` and tag (ready or unacked), or `u` "
+        "and tag (unacked, in a fair queue).",
         WITH_QUEUE,
     ),
     KeyDescription(
         _Q.group_times,
         "zset",
-        "Of a fair queue: how long messages of each group were in work, ms; '' is all.",
+        "Working time of each group of a fair queue, ms; '' is all.",
         "Five minutes from its first entry.",
     ),
     KeyDescription(
         _Q.limited,
         "zset",
-        "Messages that wait for [limiters](limiters.md), with the score 0: limiter and key, NUL, place and tag. They are in "
-        "`held`, too.",
+        "Messages that wait for [limiters](limiters.md), with the score 0: limiter and key, NUL, place and tag. `held` "
+        "has them, too.",
         WITH_QUEUE,
     ),
     KeyDescription(_Q.limited_until, "zset", "When each of these limiters is looked at again, ms since the epoch.", WITH_QUEUE),
@@ -148,7 +147,7 @@ OF_A_QUEUE = (
     KeyDescription(
         _Q.trash,
         "zset",
-        "Sets of purged or deleted messages that are not freed yet: number -> the same number.",
+        "Numbers of the sets of purged or deleted messages.",
         FREED,
     ),
     KeyDescription(_Q.trash_set(b"NUMBER"), "zset", "One of these sets, renamed: tag -> former score.", FREED),
@@ -170,7 +169,7 @@ OF_A_QUEUE = (
     KeyDescription(
         _Q.wakeup_of("CONSUMER"),
         "zset",
-        "The same for the consumers of a priority, or one (its id): a member `work` or `active`.",
+        "The same for the consumers of a priority, or for one: a member `work` or `active`.",
         "Until the consumer takes it, or leaves; in a transient queue it has the record's `ttl`.",
         plain_writers=TAKEN,
     ),
@@ -197,9 +196,8 @@ OF_A_QUEUE = (
     KeyDescription(
         _Q.with_credit,
         "zset",
-        "Consumers with credit: id -> priority; and '' at -inf. It exists exactly while the queue has rules for its "
-        "consumers (pause, single active consumer, priorities, rate, owner).",
-        "Until the queue has no such rules; in a transient queue it has the record's `ttl`.",
+        "Consumers with credit: id -> priority; and '' at -inf. Only [restricted queues](glossary.md) have it.",
+        "Until the queue has no rules; in a transient queue it has the record's `ttl`.",
     ),
     KeyDescription(
         _Q.waiting_publishers,
@@ -223,8 +221,7 @@ OF_A_QUEUE = (
     KeyDescription(
         _Q.producer + b"PRODUCER",
         "string",
-        "Number of the last stored message of this producer (one server connection), behind `F` once a retry has fenced later "
-        "originals.",
+        "Number of the last stored message of this producer (a connection), behind `F` once a retry has fenced originals.",
         "`publish_dedup_window` after the last publish; not longer than a transient queue.",
     ),
     KeyDescription(_Q.producer + b"PRODUCER:NUMBER", "string", "1: a retry has stored this message.", "`publish_dedup_window`."),
@@ -406,7 +403,7 @@ OF_THE_DATABASE = (
     KeyDescription(
         _KEYS.shards_raise,
         "hash",
-        "In the first shard: the number that `shards raise` raises to; which command does it, until when (ms).",
+        "In the first shard: the number that `shards raise` raises to, its command, and until when (ms).",
         "Until the raise is done.",
     ),
     KeyDescription(
