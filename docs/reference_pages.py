@@ -66,7 +66,7 @@ release.
 
 Functions that ask the server raise its [errors](errors.md), and `OptionError` where the app has another broker. `connection` is a
 kombu Connection, a channel over our transport, or a Celery app. `id` is a message's id (its delivery tag), or Celery's task id.
-`app` of `celery_redis_plus.testing` is the task's, or the current one. `help` says more of methods, and of names with a link *Use*.
+`app` of `celery_redis_plus.testing` is the task's, or the current one. `help` says more of methods and names with a link *Use*.
 
 Elsewhere are:
 
