@@ -46,19 +46,16 @@ def _describe(error: amqp_errors.AMQPError, text: str) -> None:
 
 
 class ServerUnreachable(CeleryRedisPlusError, redis_errors.ConnectionError):
-    """The connection to the server failed or broke.
-
-    Celery reconnects by itself. Otherwise check the server, host and port in `broker_url`, and firewalls.
+    """The connection to the server failed or broke. If that persists, check the server, firewalls, and host and port in
+    `broker_url`.
     """
 
     remedy = "check that the server runs and that broker_url is right"
 
 
 class ConsumerCancelled(CeleryRedisPlusError, amqp_errors.ConsumerCancelled):
-    """The server has cancelled a consumer.
-
-    Its queue was deleted, or declared again as one that it cannot consume. Celery and kombu's mixins declare it again, other
-    programs go on with the other consumers. A consumer with `on_cancel` is told by that instead.
+    """A consumer was cancelled: its queue was deleted, or declared again as one that it cannot consume. Celery and kombu's mixins
+    declare it again, other programs go on with the other consumers. A consumer with `on_cancel` is told by that instead.
     """
 
     def __init__(self, text: str = "") -> None:
@@ -67,10 +64,9 @@ class ConsumerCancelled(CeleryRedisPlusError, amqp_errors.ConsumerCancelled):
 
 
 class TlsFailed(ServerUnreachable):
-    """The TLS handshake failed, or only one side speaks TLS; the message says which.
-
-    Use `redispluss://` exactly if the server's port speaks TLS. `ssl_ca_certs` must have the authority of the server's
-    certificate; a server that wants one from its clients needs `ssl_certfile` and `ssl_keyfile`.
+    """The TLS handshake failed, or only one side speaks TLS. Use `redispluss://` exactly if the server's port speaks TLS.
+    `ssl_ca_certs` must have the authority of the server's certificate; a server that wants one from its clients needs
+    `ssl_certfile` and `ssl_keyfile`.
     """
 
     remedy = (
@@ -80,10 +76,9 @@ class TlsFailed(ServerUnreachable):
 
 
 class MasterNotFound(ServerUnreachable):
-    """No Sentinel named a master that takes connections, or no cluster node the owner of the broker's slot.
-
-    The message has the answer of each. A failover may be under way. Otherwise check the Sentinels or nodes in `broker_url`, and
-    `master_name` against `sentinel monitor`; of a cluster CLUSTER INFO and CLUSTER NODES.
+    """No Sentinel named a master that takes connections, or no cluster node the owner of the broker's slot. The message has the
+    answer of each. A failover may be under way. Otherwise check the Sentinels or nodes in `broker_url`, and `master_name` against
+    `sentinel monitor`; of a cluster CLUSTER INFO and CLUSTER NODES.
     """
 
     remedy = "check the Sentinels or nodes in broker_url, and that enough of them run for a failover"
@@ -110,9 +105,8 @@ class NotRedis(CeleryRedisPlusError, redis_errors.ConnectionError, redis_errors.
 
 
 class ServerTimeout(CeleryRedisPlusError, redis_errors.TimeoutError):
-    """The server did not accept a connection, or did not reply, in time.
-
-    If that persists, check the network and the server's load, or raise `socket_connect_timeout` or `socket_timeout`.
+    """The server did not accept a connection, or reply, in time. If that persists, check the network and the server's load, or
+    raise `socket_connect_timeout` or `socket_timeout`.
     """
 
     remedy = "check the network and the server's load, or raise socket_timeout or socket_connect_timeout"
@@ -125,10 +119,8 @@ class ServerLoading(CeleryRedisPlusError, redis_errors.BusyLoadingError):
 
 
 class ServerUnavailable(CeleryRedisPlusError, redis_errors.ConnectionError, redis_errors.ResponseError):
-    """The server refuses this command temporarily.
-
-    It cannot write its snapshot (MISCONF), has too few replicas (NOREPLICAS), runs a long script (BUSY), or repeatedly lost a
-    script (SCRIPT FLUSH). Nothing was changed. The server's log has the reason.
+    """The server refuses this command for now: it cannot write its snapshot (MISCONF), has too few replicas (NOREPLICAS), runs a
+    long script (BUSY), or lost its scripts (SCRIPT FLUSH). Nothing was changed. The server's log has the reason.
     """
 
     remedy = "see the server's log for the reason; the next try may succeed"
@@ -141,10 +133,8 @@ class ReadOnlyReplica(CeleryRedisPlusError, redis_errors.ConnectionError, redis_
 
 
 class SlotUnavailable(CeleryRedisPlusError, redis_errors.ConnectionError, redis_errors.ResponseError):
-    """A node of a Redis Cluster does not serve the hash slot of the broker.
-
-    Another node owns it (MOVED), the slot is on its way (ASK, TRYAGAIN), or the cluster is incomplete (CLUSTERDOWN).
-    If that persists, see CLUSTER INFO, and CLUSTER NODES for a migration that hangs.
+    """A cluster node does not serve the broker's hash slot. Another node owns it (MOVED), the slot is on its way (ASK, TRYAGAIN),
+    or the cluster is incomplete (CLUSTERDOWN). If that persists, see CLUSTER INFO, and CLUSTER NODES for a migration that hangs.
     """
 
     remedy = "wait for the end of the failover or the migration; if it lasts, see CLUSTER INFO and CLUSTER NODES"
@@ -231,7 +221,7 @@ class ClusterRedirected(CeleryRedisPlusError, redis_errors.ResponseError):
 
 
 class InvalidArgument(CeleryRedisPlusError, ValueError):
-    """An argument is not allowed. The message names it, its value and the allowed values."""
+    """An argument is not allowed. The message has the allowed values."""
 
 
 class OptionError(InvalidArgument):
@@ -294,17 +284,14 @@ class UnknownEventSchema(CeleryRedisPlusError):
 
 
 class EventsLost(CeleryRedisPlusError):
-    """Lifecycle events were removed before a reader had read them.
-
-    They were trimmed by `event_log_maxlen` or `event_log_max_age`, or deleted with their stream. Read sooner or keep more.
-    `failOnDataLoss=false` continues without them, and counts them.
+    """Lifecycle events were removed before a reader had read them: by `event_log_maxlen`, `event_log_max_age`, or with their
+    stream. Read sooner or keep more. `failOnDataLoss=false` continues without them, and counts them.
     """
 
 
 class ReaderTaken(CeleryRedisPlusError):
-    """Another folder of tables has this name of a reader of lifecycle events, and would take its events.
-
-    Choose another name, or remove the other reader (`events drop-reader`).
+    """Another folder of tables has a reader of lifecycle events by this name. Choose another name, or remove the other reader
+    (`events drop-reader`).
     """
 
 
@@ -323,7 +310,7 @@ class TablesUnusable(CeleryRedisPlusError):
 
 
 class ObjectStoreFailed(TablesUnusable):
-    """An object store that has tables refuses, or cannot be reached.
+    """An object store refuses, or cannot be reached.
 
     Check network, bucket and rights. `spark ingest` and `spark run` try again by themselves.
     """
@@ -372,9 +359,8 @@ class ExchangeNotFound(BrokerError, amqp_errors.NotFound):
 
 
 class Unroutable(BrokerError):
-    """No queue took the message: no binding matches, or the transient queue has vanished.
-
-    It is not stored. Declare and bind the queue first.
+    """No queue took the message: no binding matches, or the transient queue has vanished. Nothing is stored. Declare and bind the
+    queue first.
     """
 
     reply_code = 312
@@ -436,9 +422,8 @@ class NotSupported(BrokerError):
 
 
 class OutcomeUnknown(BrokerError):
-    """A publish lost its reply and was retried later than `publish_dedup_window` allows.
-
-    Sending it again might store a second one: check whether it arrived. A sooner retry, or a longer window, avoids this.
+    """A publish lost its reply and was retried later than `publish_dedup_window` allows. Check whether it arrived: sending it
+    again might store a second one. A longer window avoids this.
     """
 
 
@@ -446,10 +431,9 @@ class OutcomeUnknown(BrokerError):
 
 
 class NotReplicated(CeleryRedisPlusError):
-    """The publish succeeded: the message is stored, and consumers receive it.
-
-    But fewer than `wait_replicas` replicas had it within `wait_replicas_timeout`: a failover now might lose it. Check the
-    replicas. Do not publish it again: that stores a second one. A retry with `retry_errors` only asks the replicas again.
+    """The message is stored, and consumers receive it. But fewer than `wait_replicas` replicas had it within
+    `wait_replicas_timeout`: a failover now might lose it. Check the replicas. Do not publish it again: that stores a second one.
+    A retry with `retry_errors` only asks the replicas again.
     """
 
     def __init__(self, text: str, *, confirmed: int = 0, wanted: int = 0) -> None:
@@ -480,10 +464,7 @@ class LimitReached(CeleryRedisPlusError):
 
 
 class SnoozedTooOften(CeleryRedisPlusError):
-    """A task called `snooze()` as often as the call's `limit` allows.
-
-    The task fails by this error, unless it catches it. Raise the limit, or find out why the task cannot begin.
-    """
+    """A task called `snooze()` as often as its `limit` allows. Raise the limit, or find out why the task cannot begin."""
 
 
 class NotSettled(CeleryRedisPlusError):
@@ -498,10 +479,7 @@ class NotSettled(CeleryRedisPlusError):
 
 
 class PublishRefused(CeleryRedisPlusError):
-    """A queue refused a message, and nothing of it is stored there.
-
-    Catch it to catch all reasons. Neither kombu nor Celery tries again.
-    """
+    """Base of the refusals by a queue: nothing is stored there. Neither kombu nor Celery tries again."""
 
 
 class MessageNotAccepted(PublishRefused, InvalidArgument):
