@@ -58,9 +58,9 @@ NOTE = "<!-- Made by docs/generate.py; change the code instead. -->\n"
 
 OPTIONS_INTRO = """# Options
 
-Set options as `broker_transport_options` in Celery, as `transport_options` in kombu, or in the URL's query. An unknown name, or
-a value that is not allowed, raises an error. Options of other Redis clients without a meaning here are logged once:
-`priority_steps`, `sep`, `max_connections`, `protocol`.
+Set options as `broker_transport_options` in Celery, as `transport_options` in kombu, or in the URL's query. A wrong name or value
+raises an error. Options of kombu's Redis transport without a meaning here are logged once: `priority_steps`, `sep`,
+`max_connections`, `protocol`.
 """
 
 ARGUMENTS_INTRO = """# Arguments
@@ -128,6 +128,8 @@ def default_and_allowed(default: str, unit: str, allowed: str) -> str:
     unit = "" if unit == "ratio" else unit
     if found and default == "None":
         return f"Default `None` ({meaning}; {values}{unit and f', in {unit}'}"
+    if values == "True or False" and default in ("True", "False"):
+        return f"Default `{default}`"
     return f"Default `{default}`{in_unit(default, unit)}; {values}{found}{meaning}"
 
 
