@@ -37,7 +37,7 @@ from celery_redis_plus.admin.diagnosis.response_checks import (
 from celery_redis_plus.admin.diagnosis.server_checks import CLIENTS_ADVICE, CLIENTS_DANGER, MEMORY_ADVICE, MEMORY_DANGER
 from celery_redis_plus.admin.diagnosis.work_checks import NEARLY_FULL, STUCK_S
 from celery_redis_plus.broker.arguments.argument_rules import ALLOWED, STEERING
-from celery_redis_plus.broker.arguments.deduplication import ID, SCOPE, TTL
+from celery_redis_plus.broker.arguments.deduplication import CONFLICT, DELAY, ID, MAX_WAIT, SCOPE, TTL
 from celery_redis_plus.broker.arguments.limiters import LIMITER
 from celery_redis_plus.broker.arguments.names import GROUP
 from celery_redis_plus.broker.integrity import RULES
@@ -146,7 +146,7 @@ def in_unit(default: str, unit: str) -> str:
 def arguments_page() -> str:
     """Return the page of the arguments of queues, consumers, messages, exchanges and bindings."""
     described = (set(OF_QUEUES), set(OF_CONSUMERS), set(OF_MESSAGES) - {"x-delay"})
-    known = (set(ALLOWED), set(CONSUMER_ARGUMENTS), {ID, TTL, SCOPE, GROUP, LIMITER})
+    known = (set(ALLOWED), set(CONSUMER_ARGUMENTS), {ID, TTL, SCOPE, CONFLICT, DELAY, MAX_WAIT, GROUP, LIMITER})
     if described != known:
         raise SystemExit(f"docs/argument_descriptions.py has {described}, and the code knows {known}")
     tables = {
