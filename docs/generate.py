@@ -354,8 +354,8 @@ celery-redis-plus --app shop exporter
 celery-redis-plus --broker redis://localhost:6379/0 exporter --host 0.0.0.0 --port 9808 'shop.*'
 ```
 
-One process for a broker is enough. A scrape makes two round trips a queue and one a fanout exchange; scrapes at one time share
-them. `/metrics` needs no login. While the broker is away, a scrape succeeds with `celery_redis_plus_up 0`.
+One process for a broker is enough. A scrape makes two round trips a queue and one a fanout exchange. `/metrics` needs no login.
+While the broker is away, a scrape succeeds with `celery_redis_plus_up 0`.
 
 ```yaml
 scrape_configs:
@@ -364,22 +364,18 @@ scrape_configs:
       - targets: ["127.0.0.1:9808"]
 ```
 
-Rules for alerts are in [alert-rules.yml](alert-rules.yml), with [a runbook](alerts.md) for each.
-
-The queues of Celery's remote control, replies and events have metrics with `exporter --internal` only.
+Rules for alerts are in [alert-rules.yml](alert-rules.yml), with [a runbook](alerts.md) for each. For Grafana import
+[grafana-dashboard.json](grafana-dashboard.json) under *Dashboards, New, Import*, and choose the Prometheus data source. The queues
+of Celery's remote control, replies and events have metrics with `exporter --internal` only.
 
 ## Latencies
 
 `exporter --latencies` makes two histograms of the [event logs](lifecycle.md), from its start on, with `event_log_sample` of the
-sampled messages. A scrape reads up to 50,000 events a queue, 500 in a call.
-
-## Grafana
-
-Import [grafana-dashboard.json](grafana-dashboard.json) under *Dashboards, New, Import*, and choose the Prometheus data source.
+sampled messages. A scrape reads up to 50,000 events a queue.
 
 ## In a worker
 
-With the option `metrics_port` and the extra `metrics`, a worker serves metrics of itself, without a round trip.
+With the option `metrics_port` and the extra `metrics`, a worker's main process serves metrics of itself, without a round trip.
 
 ```python
 from celery import Celery
@@ -388,15 +384,14 @@ app = Celery("shop", broker="redisplus://localhost:6379/0")
 app.conf.broker_transport_options = {"metrics_port": 9809, "metrics_host": "0.0.0.0"}
 ```
 
-The main process serves them. Workers of one machine need different ports (in the URL: `?metrics_port=9810`). A worker that cannot
-listen logs an error and works without metrics.
+Workers of one machine need different ports (in the URL: `?metrics_port=9810`). A worker that cannot listen logs an error and works
+without metrics.
 
 ## Traces
 
 [OpenTelemetry's instrumentation of
 Celery](https://opentelemetry-python-contrib.readthedocs.io/en/latest/instrumentation/celery/celery.html) works as it is: the
-publisher's span is the parent of the task's span, also of a message that was delayed, retried, moved or replayed, and of a
-broadcast.
+publisher's span is the parent of the task's span, also after a delay, a retry, a move or a replay, and of a broadcast.
 """
 
 
@@ -475,11 +470,10 @@ def metrics_page() -> str:
         "The metrics of a worker": of_worker,
     }
     intros = {
-        "The metrics of the exporter": "Gauges, and two histograms, with the label `queue` where no other is named.\n\n",
+        "The metrics of the exporter": "Gauges, and two histograms, with the label `queue`, or those in brackets.\n\n",
         "Counters of a queue": (
             "They count from the queue's declaration to its deletion, with the label `queue`. `celery-redis-plus counters` "
-            "prints them, and `celery_redis_plus.counters(queue, connection=app)` reads them in one round trip, by the name "
-            "behind `queue_`.\n\n"
+            "prints them, and `celery_redis_plus.counters(queue, connection=app)` reads them, by the name behind `queue_`.\n\n"
         ),
     }
     return METRICS_INTRO + "".join(

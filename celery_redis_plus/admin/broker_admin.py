@@ -67,8 +67,8 @@ __all__ = ["UNREADABLE", "BrokerAdmin", "BrokerRefusal"]
 class BrokerAdmin(DeadLetterAdmin, DefinitionAdmin, GroupAdmin, LimiterAdmin, MessageAdmin, PolicyAdmin):
     """One connection to a broker, for looking and steering; use it as a context manager.
 
-    `patterns` are names, or patterns such as `shop.*`; without any, all are meant. Methods raise QueueNotFound for a queue that is
-    not there. All raise as `CommandConnection.call` does.
+    `patterns` are names, or patterns such as `shop.*`; without any, all are meant. Methods raise QueueNotFound for a queue that
+    is not there. All raise as `CommandConnection.call` does.
 
     Args:
         url: the broker's URL, as Celery has it.
