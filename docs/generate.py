@@ -364,9 +364,12 @@ scrape_configs:
       - targets: ["127.0.0.1:9808"]
 ```
 
-Rules for alerts are in [alert-rules.yml](alert-rules.yml), with [a runbook](alerts.md) for each. For Grafana import
-[grafana-dashboard.json](grafana-dashboard.json) under *Dashboards, New, Import*, and choose the Prometheus data source. The queues
-of Celery's remote control, replies and events have metrics with `exporter --internal` only.
+Rules for alerts are in [alert-rules.yml](alert-rules.yml), with [a runbook](alerts.md) for each. The queues of
+Celery's remote control, replies and events have metrics with `exporter --internal` only.
+
+## Grafana
+
+Import [grafana-dashboard.json](grafana-dashboard.json) under *Dashboards, New, Import*, and choose the Prometheus data source.
 
 ## Latencies
 
@@ -384,8 +387,8 @@ app = Celery("shop", broker="redisplus://localhost:6379/0")
 app.conf.broker_transport_options = {"metrics_port": 9809, "metrics_host": "0.0.0.0"}
 ```
 
-Workers of one machine need different ports (in the URL: `?metrics_port=9810`). A worker that cannot listen logs an error and works
-without metrics.
+Workers of one machine need different ports (in the URL: `?metrics_port=9810`). A worker that cannot listen logs an error and
+works without metrics.
 
 ## Traces
 
