@@ -240,14 +240,15 @@ def check_page() -> str:
 
 SPARK_INTRO = """# Options of the Spark formats
 
-[The data pipeline](spark.md) explains their use. Names are case-insensitive. An unknown name or value raises an error. Those with
+[The data pipeline](spark.md) explains their use. Names are case-insensitive. A wrong name or value raises an error. Those with
 `Trigger` in their names need PySpark 4.2.
 """
 
 
 def allowed_and_default(allowed: str, unit: str, default: str) -> str:
     """Return what stands behind an option of Spark in brackets; nothing for any text without a default."""
-    parts = ("" if allowed == "text" else allowed, unit, f"default `{default}`" if default else "")
+    allowed = re.sub(r"\ba (?:whole )?number(?: from)? ?(>= )?(?=\d)", lambda match: "at least " if match[1] else "", allowed)
+    parts = ("" if allowed in ("text", "True or False") else allowed, unit, f"default `{default}`" if default else "")
     return f" ({', '.join(filter(None, parts))})" if any(parts) else ""
 
 
@@ -256,7 +257,7 @@ def spark_options_page() -> str:
     return SPARK_INTRO + "".join(
         f"\n## {title}\n\n"
         + "".join(
-            f"* `{name}`: {doc}{allowed_and_default(allowed, unit, default)}\n"
+            f"* `{name}`{allowed_and_default(allowed, unit, default)}: {doc}\n"
             for name, allowed, default, unit, doc in options_table(kind)
         )
         for title, kind in (("Source `celery_redis`", SourceOptions), ("Sink `celery_task`", SinkOptions))

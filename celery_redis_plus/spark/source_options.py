@@ -60,7 +60,7 @@ def _duration(value: object) -> float:
 
 OFFSETS = kinds.OptionType(
     "offsets",
-    'earliest, latest, or JSON such as {"celery": "1764000000000-17"} (-2 is earliest, -1 is latest)',
+    'earliest, latest, or JSON such as {"celery": "1764000000000-17"}; -2 is earliest, -1 is latest',
     _offsets,
     hashable=False,
 )
