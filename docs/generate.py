@@ -80,14 +80,13 @@ A message that raises an `InvalidArgument` is not published.
 
 ACCESS_INTRO = """# Access rules
 
-The rights that each role needs on the server, and no others; integration tests run with them. Write the option `global_keyprefix`
-before the `*` of `~*`, and before each key of the reader: `ROLES[0].rule("shop:")` of `celery_redis_plus.access_rules` is the
-first rule for the prefix `shop:`.
+The rights that each role needs on the server; integration tests run with them. Write the option `global_keyprefix` before the `*`
+of `~*`, and before each key of the reader: `ROLES[0].rule("shop:")` of `celery_redis_plus.access_rules` is the first rule for the
+prefix `shop:`.
 
-A monitor can change nothing. A reader sees the event log only. A publisher can also remove messages, because scripts call the
-commands that do. Remote control needs the rights of a worker.
+A publisher can also remove messages, because scripts call the commands that do. Remote control needs the rights of a worker.
 
-Celery's result backend needs rights of its own. On Sentinels, which have users of their own, ours needs
+Celery's result backend needs rights of its own. On Sentinels, which have their own users, ours needs
 `+sentinel|get-master-addr-by-name +sentinel|master +client|setname +client|setinfo`. On [Redis
 Cluster](topologies.md#redis-cluster) each role needs `+cluster|slots +cluster|nodes`, too. Redis 7.0 does not know
 `client|setinfo`: leave it out there.
@@ -215,7 +214,7 @@ def events_page() -> str:
 CHECK_INTRO = """# Checking a broker
 
 `celery-redis-plus check` prints a line for each violation of the rules below, beside workers and publishers. A call checks
-`--batch` messages (100) in one atomic step, at about 20 µs of server time each.
+`--batch` messages (100), at about 20 µs of server time each.
 
 ```bash
 celery-redis-plus check --url redis://localhost:6379/0
@@ -223,8 +222,8 @@ celery-redis-plus check --url redis://localhost:6379/0 --prefix shop: --queue or
 celery-redis-plus check --url redis://localhost:6379/0 --repair
 ```
 
-The exit status is 1 if violations were found, 2 if the check could not run. No `--repair` loses a message: a tag is removed
-only if it has no message. If the application sets `priority_order=low-first`, the URL must have it too.
+The exit status is 1 if violations were found, 2 if the check could not run. `--repair` loses no message: it removes a tag only
+without a message. If the application sets `priority_order=low-first`, the URL must have it too.
 
 """
 
@@ -266,8 +265,8 @@ def spark_options_page() -> str:
 
 ACK_POLICIES_INTRO = """# Ack policies
 
-An ack policy decides about a message when its task ends. Without one, Celery's settings `acks_late`,
-`acks_on_failure_or_timeout` and `reject_on_worker_lost` decide. A task's policy overrides the queue's, and that one the app's:
+An ack policy decides about a message when its task ends, instead of Celery's settings `acks_late`, `acks_on_failure_or_timeout`
+and `reject_on_worker_lost`. A task's policy overrides the queue's, and that one the app's:
 
 ```python
 from celery import Celery
@@ -288,8 +287,8 @@ def bill(order): ...
   limit](dead-letters.md#the-delivery-limit), except for `Reject(requeue=True)`.
 
 With `ack_first` the message is acked before the task begins, by prefork
-[within 10 ms](guarantees.md#at-least-once-and-at-most-once). With the others a kill repeats the running tasks. With `manual` only
-the task decides, by `Ignore` or `Reject`.
+[within 10 ms](guarantees.md#at-least-once-and-at-most-once). With the others a kill repeats the running tasks. With `manual` the
+task decides, by `Ignore` or `Reject`.
 
 """
 
@@ -322,16 +321,15 @@ def charge(order, card):
   delivery limit and the end of the retry policy hold.
 * `reject(reason=…)` makes it a dead letter. Its `error` is `Reject: ` and the reason.
 
-The call settles the message at once, in a prefork pool some milliseconds later, however the task goes on; a kill of the worker
-in between loses the call. A second call raises `NotSettled`. A failure after `ack()` adds an event `failed`; Retry sends its
-new message, which runs as well. The result stays the task's return value or exception. After `nack()` another worker may begin
-the message while this task still runs.
-
-A task may lose its message while it runs: by [`x-consumer-timeout`](consumers.md#consumer-timeout), or after a connection loss.
-Then its ack still removes the message; another consumer's task runs on, and settles nothing. `nack()` and `reject()` raise
-`NotSettled` (in prefork, a warning of the worker), and the message stays for its next consumer; until the worker learns of the
-loss, they return without effect. `NotSettled` also ends a call outside a task, in another thread, in an eager task, and with
-early acks. A broadcast is settled for its subscriber alone, and `nack` takes no `delay` there.
+* The call settles the message at once, in a prefork pool some milliseconds later; a kill of the worker in between loses the call.
+* A failure after `ack()` adds an event `failed`; Retry sends its new message. The result stays the task's return value or
+  exception.
+* After `nack()` another worker may begin the message while this task still runs.
+* `NotSettled` ends a second call, and a call outside a task, in another thread, in an eager task, and with early acks.
+* A task may lose its message while it runs: by [`x-consumer-timeout`](consumers.md#consumer-timeout), or after a connection loss.
+  Then its `ack()` still removes the message. `nack()` and `reject()` raise `NotSettled` (in prefork, a warning of the worker);
+  until the worker learns of the loss, they return without effect.
+* A broadcast is settled for its subscriber alone, and `nack` takes no `delay` there.
 """
 
 
@@ -401,8 +399,8 @@ publisher's span is the parent of the task's span, also after a delay, a retry, 
 
 DOCTOR_INTRO = """# Doctor
 
-`celery-redis-plus doctor` examines the server and the queues, and tells what is wrong or soon will be. It changes nothing, and
-calls take the server a few milliseconds at most.
+`celery-redis-plus doctor` tells what is wrong with the server and the queues, or soon will be. It changes nothing, and takes the
+server a few milliseconds.
 
 ```bash
 celery-redis-plus --app shop doctor

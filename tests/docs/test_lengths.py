@@ -9,7 +9,7 @@ import yaml
 from tests.docs.blocks import ROOT
 
 #: Words without code and without the bars of tables.
-MOST = 1_600
+MOST = 1_450
 #: Records that may have more.
 RECORDS = {"0013-lost-processes.md": 720}
 
