@@ -100,7 +100,7 @@ INTERNAL = {
     "BrokerAdmin.unlist_policy",
 }
 #: Classes that the functions return, and no program makes.
-RETURNED = {"Delivery", "BrowsedMessage", "ListedMessage"}
+RETURNED = {"BrokerBack", "BrokerLost", "BrowsedMessage", "Delivery", "EnqueuedTask", "ListedMessage", "Missed", "SubscriberDied"}
 #: Classes whose attributes that page has.
 ATTRIBUTES_ELSEWHERE = {"Missed", "RetryPolicy", "SubscriberDied"}
 #: What the page says once, for all.

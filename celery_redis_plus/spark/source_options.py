@@ -95,8 +95,8 @@ class SourceOptions:
     starting_offsets: Any = option(  # noqa: RUF009 - a declaration, read by from_mapping
         OFFSETS,
         None,
-        "Where reading begins without a checkpoint. A batch begins at `earliest` by default, a stream at `latest`, a queue in JSON "
-        "behind the event named.",
+        "Where reading begins without a checkpoint. A batch begins at `earliest` by default, a stream at `latest`, a queue in "
+        "JSON behind the event named.",
     )
     ending_offsets: Any = option(  # noqa: RUF009 - as above
         OFFSETS, "latest", "Where a batch ends: `latest`, or by queue the last event to be read."
