@@ -191,7 +191,7 @@ class Options:
     """While a fleet is [migrated](migration.md): a Celery worker moves what is published to kombu's lists into its queues."""
     error_traceback_bytes: int = option(whole_number(0, 10_000), 0, unit="bytes")
     """The bytes from the end of a failed task's traceback that [its message and dead letter
-    keep](dead-letters.md#the-exception)."""
+    keep](dead-letters.md#the-exception-and-its-traceback)."""
     release: str | None = option(text("a text of up to 100 characters", r"(?s:.{1,100})"), None, none="dead letters have none")
     """The release of the application, such as a commit, by which dead letters [can be
     selected](retries.md#dead-letters-by-exception)."""
