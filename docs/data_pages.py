@@ -32,10 +32,9 @@ COUNTED = {
 }
 CONTRACT_INTRO = """# The contract with the store
 
-Every change on the server is one of these operations, with the functions that do it (paths are relative to `celery_redis_plus/`),
-and their scripts. A script happens wholly or not at all, and [a failure inside it](design/0012-scripts.md) loses nothing. Its
-header has its keys, answers and the bound of its cost; [the matrix](data.md#who-writes-what) has the keys that it writes. Where
-no states are named, none changes.
+Every change on the server is one of these operations, with its functions (paths are relative to `celery_redis_plus/`) and scripts.
+[A failure inside a script](design/0012-scripts.md) loses nothing. The header of a script has its keys, answers and the bound of its
+cost, [the matrix](data.md#who-writes-what) the keys that it writes. Without named states, none changes.
 
 A [full](architecture.md#when-something-breaks) server refuses what adds messages or tracks them. `NOQUEUE` says that the queue
 has no record, *stale* that an old claim number changes nothing. Every operation raises the errors of `redis.exceptions` as
@@ -55,21 +54,16 @@ def data_page() -> str:
             plain = f" Writer: {one.plain_writers}." if one.plain_writers not in ("", TAKEN) else ""
             letter = letters.get(_column(one), "-")
             lives = "" if one.lives in (WITH_QUEUE, WITH_MEMBERS) else f" *{one.lives.replace(TRANSIENT, '')}*"
-            parts.append(f"* **{letter}** `{one.pattern}`{star} ({one.type}): {_short(one.content)}{lives}{plain}\n")
+            parts.append(f"* **{letter}** `{one.pattern}`{star} ({one.type}): {one.content}{lives}{plain}\n")
     parts.append(_matrix(letters))
     for one in DESCRIPTIONS:
         if one.fields:
             counted, page = COUNTED.get(one.pattern, ({}, ""))
             parts.append(f"\n## Fields of `{one.pattern}`\n\n")
-            parts += [f"* `{name}`: {_short(meaning)}\n" for name, meaning in one.fields.items() if name not in counted]
+            parts += [f"* `{name}`: {meaning}\n" for name, meaning in one.fields.items() if name not in counted]
             if counted:
                 parts.append(f"\nand [its counters]({page}).\n")
     return "".join(parts)
-
-
-def _short(meaning: str) -> str:
-    """Return a meaning without the unit that the page says once."""
-    return meaning.replace(", ms since the epoch", "").replace("; ms since the epoch", "")
 
 
 def _column(one: KeyDescription) -> tuple[str, ...]:

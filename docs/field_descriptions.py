@@ -1,4 +1,4 @@
-"""The fields of messages, queues and other records, with their meaning and unit; the package has those that are counters."""
+"""The fields of messages, queues and other records; the package has the counters. Times are ms since the epoch."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ MESSAGE_FIELDS = {
     "body": "A body over 1 MB.",
     "score": "The place of a message that is not ready: rank x 10^13 + ms since the epoch.",
     "delay": "Its delay, ms, if that counts from a command: a retry, a pause, `x-delay`.",
-    "waits_since": "Publish of the first one that it replaced, ms since the epoch, where that bounds its wait.",
+    "waits_since": "Publish of the first one that it replaced, where that bounds its wait.",
     "claim": "How often it was claimed; the [fence](states.md#fences) of settlements.",
     "owner": "The session that has its lease.",
-    "claimed": "When it was claimed last, ms since the epoch.",
+    "claimed": "When it was claimed last.",
     "failed": "Failed deliveries.",
     "requeues": "Requested requeues.",
     "begun": "Number of the claim whose task has begun.",
     "unbegun": "Losses before it was begun.",
     "seen": "1: a consumer has seen it; the next delivery is a redelivery.",
     "retried": "1: its retry was published, so its next delivery is acked.",
-    "expires": "When it expires, ms since the epoch.",
+    "expires": "When it expires.",
     "task_expiry": "Of a Celery task with `expires`: `ahead`, or `over`: a worker revokes it.",
     "ttl_ms": "Its time to live once it is ready, ms.",
     "rank": "Its rank, where its place does not tell it.",
@@ -30,7 +30,7 @@ MESSAGE_FIELDS = {
     "error": "The last exception of its task: class, TAB, text.",
     "erred": "Number of the claim that failed by it.",
     "reason": "Why it became a dead letter.",
-    "died": "When, ms since the epoch. With this field it counts as dead, wherever its tag is.",
+    "died": "When. With this field it counts as dead, wherever its tag is.",
 }
 
 #: Fields of `meta:{Q}`.
@@ -42,7 +42,7 @@ QUEUE_FIELDS = {
     "assumed": "1: by a process that did not know the arguments; one that does replaces them.",
     "expires": "The TTL of a transient queue's record, ms.",
     "ttl": "The TTL of its other keys, ms: an hour, or four times `expires` if longer.",
-    "renewed": "The last renewal of that TTL, ms since the epoch.",
+    "renewed": "The last renewal of that TTL.",
     "owner": "The connection of an exclusive queue: session, server's number and address.",
     "message_ttl": "`x-message-ttl`, ms.",
     "limit": "`x-delivery-limit`.",
@@ -57,7 +57,7 @@ QUEUE_FIELDS = {
     "tickets": "The last ticket that a waiting publisher got.",
     "groups": "Concurrency and ready messages of its groups, each `-` for no limit, and `strict` or `step-aside`.",
     "group_rules": "Overrides for single groups (JSON): group -> concurrency, weight, paused.",
-    "turn": "The time of a group's last turn, ms since the epoch; up to a second ahead.",
+    "turn": "The time of a group's last turn; up to a second ahead.",
     "tended": "The last group that the sweep has looked at.",
     "limiters": "1: messages of it wait for limiters.",
     "limiters_tended": "The last limiter that the sweep has looked at.",
@@ -69,28 +69,28 @@ QUEUE_FIELDS = {
     "takeover_at": "How far the takeover has come.",
     "exclusive": "Id of the exclusive consumer.",
     "prioritised": "1: consumers have priorities.",
-    "stalled": "Since when woken higher consumers do not fetch, ms since the epoch.",
+    "stalled": "Since when woken higher consumers do not fetch.",
     "max_unacked": "`x-max-unacked`.",
     "filtered": "1: `x-filtered`.",
     "rate": "`x-rate-limit`, messages per second.",
     "burst": "Most tokens.",
-    "tokens": "Tokens at `tokens_at`.",
-    "tokens_at": "ms since the epoch.",
+    "tokens": "Its tokens at `tokens_at`.",
+    "tokens_at": "When the queue had them.",
     "pacer": "The consumer that comes back for the next token.",
-    "pacer_until": "Until when the other consumers wait for it, ms since the epoch.",
+    "pacer_until": "Until when the other consumers wait for it.",
     "wakeup": "Key of the next message's wake-up, if not that of all consumers.",
     "quiet": "1: no wake-ups, as no consumer may take messages.",
     "paused": "Why the queue is paused.",
-    "paused_at": "Since when, ms since the epoch.",
-    "paused_until": "Until when, ms since the epoch; 0 is for good.",
+    "paused_at": "Since when.",
+    "paused_until": "Until when; 0 is for good.",
     "paused_by": "Who paused it.",
-    "newest": "The latest time in a tag or place, ms since the epoch; it never goes back.",
+    "newest": "The latest time in a tag or place; it never goes back.",
     "sweeper": "The process that sweeps the queue.",
-    "lease": "Until when only this process sweeps, ms since the epoch.",
-    "swept": "The last sweep, ms since the epoch.",
+    "lease": "Until when only this process sweeps.",
+    "swept": "The last sweep.",
     "rebase_cursor": "After a step of the clock back: cursor in `delayed`, `swept`, time of that pass.",
-    "next": "Latest time of the next sweep, ms since the epoch.",
-    "grace": "Until when nothing is recovered, after an outage; ms since the epoch.",
+    "next": "Latest time of the next sweep.",
+    "grace": "After an outage: until when nothing is recovered.",
     "timeouts": "Shortest and longest visibility timeout of its consumers, ms, each with the time of its last report.",
     "damaged_logged": "`damaged` at its last line in the log.",
     **COUNTERS,
@@ -98,7 +98,7 @@ QUEUE_FIELDS = {
 
 #: Fields of `consumer:{Q}:CONSUMER`.
 CONSUMER_FIELDS = {
-    "heard": "The last report of its state, ms since the epoch.",
+    "heard": "The last report of its state.",
     "priority": "`x-priority`.",
     "tag": "Its consumer tag.",
     "process": "Its process in `processes:{presence}`.",
@@ -112,10 +112,10 @@ CONSUMER_FIELDS = {
 LEADER_FIELDS = {
     "process": "The leader in `processes:{presence}`.",
     "epoch": "Grows with each new leader, and fences the earlier ones.",
-    "until": "End of its lease, ms since the epoch.",
+    "until": "End of its lease.",
     "asks": "2: the leader may ask the server for connections; else 1.",
-    "heard": "The last heartbeat of any process, ms since the epoch.",
-    "resumed": "End of the last pause of all heartbeats, ms since the epoch: silence counts from then.",
+    "heard": "The last heartbeat of any process.",
+    "resumed": "End of the last pause of all heartbeats: silence counts from then.",
 }
 
 #: Fields of `fanout:{/0.X}`.
@@ -126,21 +126,21 @@ FANOUT_FIELDS = {
     "tickets": "Number of the last publisher that had to wait.",
     "large": "Number of the last broadcast over 16 KB.",
     "largest": "Bytes of the largest one.",
-    "trimmed": "When the stream was trimmed last, ms since the epoch.",
+    "trimmed": "When the stream was trimmed last.",
 }
 
 #: Fields of `track:{ID}`.
 DELIVERY_FIELDS = {
-    "began": "ms since the epoch.",
-    "deadline": "ms since the epoch.",
-    "resolved": "Time of the last final answer, ms since the epoch.",
+    "began": "When the tracking began.",
+    "deadline": "When its `ack_timeout` is over.",
+    "resolved": "Time of the last final answer.",
     "about": "Description (JSON).",
     "open": "Recipients without a final answer.",
     "payload": "The payload, for recipients that have no queue.",
     "to:NAME": "A recipient's answer: `pending`, or an outcome (`lua/track_report.lua`).",
     "tag:NAME": "Tag of a recipient's message.",
     "asker": "The process that resolves overdue recipients.",
-    "asked": "Until when it does so alone, ms since the epoch.",
+    "asked": "Until when it does so alone.",
 }
 
 EVENTS_META_FIELDS = {
