@@ -32,9 +32,9 @@ COUNTED = {
 }
 CONTRACT_INTRO = """# The contract with the store
 
-Every change on the server is one of these operations, with its functions (paths are relative to `celery_redis_plus/`) and scripts.
-[A failure inside a script](design/0012-scripts.md) loses nothing. The header of a script has its keys, answers and the bound of its
-cost, [the matrix](data.md#who-writes-what) the keys that it writes. Without named states, none changes.
+Every change on the server is one of these operations, with its functions (paths are relative to `celery_redis_plus/`) and
+scripts. [A failure inside a script](design/0012-scripts.md) loses nothing. The header of a script has its keys, answers and the
+bound of its cost, [the matrix](data.md#who-writes-what) the keys that it writes. Without named states, none changes.
 
 A [full](architecture.md#when-something-breaks) server refuses what adds messages or tracks them. `NOQUEUE` says that the queue
 has no record, *stale* that an old claim number changes nothing. Every operation raises the errors of `redis.exceptions` as
