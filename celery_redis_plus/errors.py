@@ -55,7 +55,7 @@ class ServerUnreachable(CeleryRedisPlusError, redis_errors.ConnectionError):
 
 class ConsumerCancelled(CeleryRedisPlusError, amqp_errors.ConsumerCancelled):
     """A consumer was cancelled: its queue was deleted, or declared again as one that it cannot consume. Celery and kombu's mixins
-    declare it again, other programs go on with the other consumers. A consumer with `on_cancel` is told by that instead.
+    declare it again; other programs go on with the other consumers. With `on_cancel` that is called instead.
     """
 
     def __init__(self, text: str = "") -> None:
@@ -76,9 +76,9 @@ class TlsFailed(ServerUnreachable):
 
 
 class MasterNotFound(ServerUnreachable):
-    """No Sentinel named a master that takes connections, or no cluster node the owner of the broker's slot. The message has the
-    answer of each. A failover may be under way. Otherwise check the Sentinels or nodes in `broker_url`, and `master_name` against
-    `sentinel monitor`; of a cluster CLUSTER INFO and CLUSTER NODES.
+    """No Sentinel named a master that takes connections, or no cluster node the owner of the broker's slot. A failover may be
+    under way. Otherwise check the Sentinels or nodes in `broker_url`, and `master_name` against `sentinel monitor`; of a cluster
+    CLUSTER INFO and CLUSTER NODES.
     """
 
     remedy = "check the Sentinels or nodes in broker_url, and that enough of them run for a failover"
@@ -90,9 +90,8 @@ class MasterNotFound(ServerUnreachable):
 
 
 class ShardUnreachable(ServerUnreachable):
-    """One of several shards cannot be reached; the message names it.
-
-    Its queues take no messages until it is back; the others go on. Publish again later, or check the shard's node.
+    """One of several shards cannot be reached. Its queues take no messages until it is back; the others go on. Publish again
+    later, or check the shard's node.
     """
 
     remedy = "check the node of this shard; the queues of the other shards work"
@@ -145,9 +144,8 @@ WRONG_SERVER = (ReadOnlyReplica, SlotUnavailable)
 
 
 class AuthenticationFailed(CeleryRedisPlusError, redis_errors.AuthenticationError):
-    """The server refused the user name or password, or requires one and got none.
-
-    Correct `broker_url` (special characters percent-encoded) or the credential provider.
+    """The server refused the user name or password, or got none. Correct `broker_url` (special characters percent-encoded) or the
+    credential provider.
     """
 
     remedy = "correct the user name or password in broker_url"
@@ -157,10 +155,8 @@ class AuthenticationFailed(CeleryRedisPlusError, redis_errors.AuthenticationErro
 
 
 class NoPermission(CeleryRedisPlusError, redis_errors.NoPermissionError):
-    """The server's ACL forbids this user a command or a key.
-
-    The message names the command or script and its keys. Grant it, for example with `ACL SETUSER name +@all -@admin
-    -@dangerous +info ~prefix*`.
+    """The server's ACL forbids this user a command or a key, which the message names. Grant it, for example with `ACL SETUSER
+    name +@all -@admin -@dangerous +info ~prefix*`.
     """
 
     remedy = "grant it with ACL SETUSER"
@@ -173,10 +169,7 @@ class ServerTooOld(CeleryRedisPlusError, redis_errors.RedisError):
 
 
 class CommandUnavailable(CeleryRedisPlusError, redis_errors.ResponseError):
-    """The server lacks a command that this transport needs.
-
-    It was renamed or disabled, or the server is neither Redis nor Valkey: see the page "Servers".
-    """
+    """The server lacks a command: renamed or disabled, or the server is neither Redis nor Valkey. See the page "Servers"."""
 
     remedy = "allow the command on the server, or use another one; the page Servers (docs/servers.md) has all that are needed"
 
@@ -191,9 +184,8 @@ class ServerOutOfMemory(CeleryRedisPlusError, redis_errors.OutOfMemoryError):
 
 
 class WrongKeyType(CeleryRedisPlusError, redis_errors.ResponseError):
-    """A key of this transport holds a value of another type, by another program or kombu's Redis transport.
-
-    The message names the keys. Use another database number, or `global_keyprefix`.
+    """A key of this transport holds a value of another type, by another program or kombu's Redis transport. Use another database
+    number, or `global_keyprefix`.
     """
 
     remedy = "use another database number, or set the transport option global_keyprefix"
@@ -232,10 +224,8 @@ class OptionError(InvalidArgument):
 
 
 class ShardsRaised(OptionError, redis_errors.ResponseError):
-    """The broker has more shards than the process's option `shards` says (`celery-redis-plus shards raise`).
-
-    Nothing was stored. Set the option to the new number, which the message names. A process with several shards connects again
-    with it by itself.
+    """The broker has more shards than the process's option `shards` says (`celery-redis-plus shards raise`). Nothing was stored.
+    Set the option to the new number. A process with several shards uses it by itself.
     """
 
     def __init__(self, text: str, shards: int = 0) -> None:
@@ -245,9 +235,8 @@ class ShardsRaised(OptionError, redis_errors.ResponseError):
 
 
 class InvalidAddress(InvalidArgument):
-    """The broker URL, or its port, database number or TLS option, cannot be used.
-
-    Correct `broker_url`; special characters in user names and passwords are percent-encoded.
+    """The broker URL, or its port, database number or TLS option, cannot be used. Correct `broker_url`; percent-encode special
+    characters in user names and passwords.
     """
 
     remedy = "use a database that the server has: 0 to 15 by default, only 0 in cluster mode"
@@ -270,17 +259,11 @@ class InvalidQueueName(InvalidArgument):
 
 
 class UnsupportedVersion(CeleryRedisPlusError, ImportError):
-    """The installed Celery, kombu or billiard lacks an internal name that this package needs.
-
-    Install one of the versions that the message names.
-    """
+    """The installed Celery, kombu or billiard does not fit. Install one of the versions that the message names."""
 
 
 class UnknownEventSchema(CeleryRedisPlusError):
-    """Another release wrote the lifecycle events, in a format that this one does not know.
-
-    Upgrade celery-redis-plus where they are read.
-    """
+    """Another release wrote the lifecycle events, in an unknown format. Upgrade celery-redis-plus where they are read."""
 
 
 class EventsLost(CeleryRedisPlusError):
@@ -303,9 +286,8 @@ class NoEvents(CeleryRedisPlusError):
 
 
 class TablesUnusable(CeleryRedisPlusError):
-    """A folder of tables cannot be used.
-
-    It does not exist yet, is damaged or newer, or another process is folding it. The message has the command to run.
+    """A folder of tables does not exist yet, is damaged or newer, or in use by another process. The message has the command to
+    run.
     """
 
 
@@ -483,10 +465,7 @@ class PublishRefused(CeleryRedisPlusError):
 
 
 class MessageNotAccepted(PublishRefused, InvalidArgument):
-    """A typed queue does not accept a message of this type.
-
-    Publish to another queue, or correct the message; the error has the accepted types.
-    """
+    """A typed queue does not accept a message of this type. Publish to another queue, or correct the message."""
 
 
 class QueueFull(PublishRefused):
@@ -503,15 +482,12 @@ class QueueFull(PublishRefused):
 
 
 class PublishTimedOut(QueueFull):
-    """A queue with `x-overflow: block` stayed full for `publish_timeout` seconds.
-
-    Nothing is stored. Publish later, add consumers, or allow more time.
+    """A queue with `x-overflow: block` stayed full for `publish_timeout` seconds. Nothing is stored. Publish later, or add
+    consumers.
     """
 
 
 class PublisherBlocksItself(QueueFull):
-    """A queue with `x-overflow: block` is full, and only the publisher's own thread consumes it.
-
-    Nothing is stored. Run more than one thread or process, or raise the limit; a solo worker must not publish into its own full
-    queue.
+    """A queue with `x-overflow: block` is full, and only the publisher's own thread consumes it. Nothing is stored. Use another
+    thread or process than the consumer's, or raise the limit.
     """

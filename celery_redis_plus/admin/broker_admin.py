@@ -282,7 +282,7 @@ class BrokerAdmin(DeadLetterAdmin, DefinitionAdmin, GroupAdmin, LimiterAdmin, Me
         return found
 
     def pause(self, queue: str, reason: str, for_s: float | None = None) -> None:
-        """Give the consumers of `queue` nothing more, for `for_s` seconds or until it is resumed; publishing goes on.
+        """Pause the consumers of `queue`, for `for_s` seconds or until it is resumed; publishing goes on.
 
         Raises:
             InvalidArgument: no reason is given, or `for_s` is not above 0, or over a hundred years.
@@ -309,7 +309,7 @@ class BrokerAdmin(DeadLetterAdmin, DefinitionAdmin, GroupAdmin, LimiterAdmin, Me
         self, kombu_options: Mapping[str, Any], priorities: Priorities | None = None, *, source: str | None = None,
         source_prefix: str | None = None,
     ) -> Migration:  # fmt: skip
-        """Return the migration between kombu's own Redis transport and this broker, a context manager; see `Migration`.
+        """Return the migration from and to kombu's own Redis transport, a context manager; see `Migration`.
 
         kombu's data is in this database, or at the URL `source`, which may have its `global_keyprefix`.
 
