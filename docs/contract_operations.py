@@ -96,7 +96,7 @@ OPERATIONS = {
             ("broker/consumers/claims.py:ClaimCommands.claim", "broker/consumers/claims.py:ClaimCommands.post"),
             ("claim",),
             "ready → unacked; of acked ones unacked → gone; an expired one ready → delayed",
-            "a restricted queue is named; a queue whose keys cannot be read fails alone",
+            "a restricted queue is named, for `claim, restricted`; a queue whose keys cannot be read fails alone",
         ),
         Operation(
             "claim, restricted",
