@@ -64,9 +64,10 @@ The public interface is this page, with its names and arguments, the options, th
 [Semantic versioning](https://semver.org/) holds for it. All other modules, and names that begin with `_`, may change in any
 release.
 
-Functions that ask the server raise its [errors](errors.md), and `OptionError` where the app has another broker. `connection` is a
-kombu Connection, a channel over our transport, or a Celery app. `id` is a message's id (its delivery tag), or Celery's task id.
-`app` of `celery_redis_plus.testing` is the task's, or the current one. `help` says more of methods and names with a link *Use*.
+Functions that ask the server raise its [errors](errors.md), `InvalidArgument` for a wrong argument, and `OptionError` where the
+app has another broker. `connection` is a kombu Connection, a channel over our transport, or a Celery app. `id` is a message's id
+(its delivery tag), or Celery's task id. `app` of `celery_redis_plus.testing` is the task's, or the current one. `help` says more
+of methods and names with a link *Use*.
 
 Elsewhere are:
 
@@ -76,8 +77,8 @@ Elsewhere are:
 
 ADMINISTRATION_INTRO = """# Administration in Python
 
-`celery_redis_plus.admin.broker_admin` has what [the commands](commands.md) do. It is as public as
-[the other names](api.md).
+`celery_redis_plus.admin.broker_admin` has what [the commands](commands.md) do, and is as public as [the other names](api.md). A
+wrong argument raises `InvalidArgument`.
 """
 
 #: Methods that are the package's own business.
@@ -106,6 +107,7 @@ ATTRIBUTES_ELSEWHERE = {"Missed", "RetryPolicy", "SubscriberDied"}
 #: What the page says once, for all.
 SAID_ONCE = re.compile(
     r"redis\.exceptions\.RedisError: as `error_translation"
+    r"|InvalidArgument: "
     r"|connection: a kombu Connection|app: (the app; )?None: |(app|id|queue): see `|OptionError: the app's broker is none of ours"
     r"|kombu.exceptions.ChannelError: as `Channel|queue: its name\.?$|(kombu.exceptions.)?ChannelError: there is no such queue"
 )
