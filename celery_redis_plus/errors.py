@@ -46,19 +46,16 @@ def _describe(error: amqp_errors.AMQPError, text: str) -> None:
 
 
 class ServerUnreachable(CeleryRedisPlusError, redis_errors.ConnectionError):
-    """The connection to the server failed or broke.
-
-    Celery reconnects by itself. Otherwise check the server, host and port in `broker_url`, and firewalls.
+    """The connection to the server failed or broke. If that persists, check the server, firewalls, and host and port in
+    `broker_url`.
     """
 
     remedy = "check that the server runs and that broker_url is right"
 
 
 class ConsumerCancelled(CeleryRedisPlusError, amqp_errors.ConsumerCancelled):
-    """The server has cancelled a consumer.
-
-    Its queue was deleted, or declared again as one that it cannot consume. Celery and kombu's mixins declare it again, other
-    programs go on with the other consumers. A consumer with `on_cancel` is told by that instead.
+    """A consumer was cancelled: its queue was deleted, or declared again as one that it cannot consume. Celery and kombu's mixins
+    declare it again; other programs go on with the other consumers. With `on_cancel` that is called instead.
     """
 
     def __init__(self, text: str = "") -> None:
@@ -67,10 +64,9 @@ class ConsumerCancelled(CeleryRedisPlusError, amqp_errors.ConsumerCancelled):
 
 
 class TlsFailed(ServerUnreachable):
-    """The TLS handshake failed, or only one side speaks TLS; the message says which.
-
-    Use `redispluss://` exactly if the server's port speaks TLS. `ssl_ca_certs` must have the authority of the server's
-    certificate; a server that wants one from its clients needs `ssl_certfile` and `ssl_keyfile`.
+    """The TLS handshake failed, or only one side speaks TLS. Use `redispluss://` exactly if the server's port speaks TLS.
+    `ssl_ca_certs` must have the authority of the server's certificate; a server that wants one from its clients needs
+    `ssl_certfile` and `ssl_keyfile`.
     """
 
     remedy = (
@@ -80,10 +76,9 @@ class TlsFailed(ServerUnreachable):
 
 
 class MasterNotFound(ServerUnreachable):
-    """No Sentinel named a master that takes connections, or no cluster node the owner of the broker's slot.
-
-    The message has the answer of each. A failover may be under way. Otherwise check the Sentinels or nodes in `broker_url`, and
-    `master_name` against `sentinel monitor`; of a cluster CLUSTER INFO and CLUSTER NODES.
+    """No Sentinel named a master that takes connections, or no cluster node the owner of the broker's slot. A failover may be
+    under way. Otherwise check the Sentinels or nodes in `broker_url`, and `master_name` against `sentinel monitor`; of a cluster
+    CLUSTER INFO and CLUSTER NODES.
     """
 
     remedy = "check the Sentinels or nodes in broker_url, and that enough of them run for a failover"
@@ -95,9 +90,8 @@ class MasterNotFound(ServerUnreachable):
 
 
 class ShardUnreachable(ServerUnreachable):
-    """One of several shards cannot be reached; the message names it.
-
-    Its queues take no messages until it is back; the others go on. Publish again later, or check the shard's node.
+    """One of several shards cannot be reached. Its queues take no messages until it is back; the others go on. Publish again
+    later, or check the shard's node.
     """
 
     remedy = "check the node of this shard; the queues of the other shards work"
@@ -110,9 +104,8 @@ class NotRedis(CeleryRedisPlusError, redis_errors.ConnectionError, redis_errors.
 
 
 class ServerTimeout(CeleryRedisPlusError, redis_errors.TimeoutError):
-    """The server did not accept a connection, or did not reply, in time.
-
-    If that persists, check the network and the server's load, or raise `socket_connect_timeout` or `socket_timeout`.
+    """The server did not accept a connection, or reply, in time. If that persists, check the network and the server's load, or
+    raise `socket_connect_timeout` or `socket_timeout`.
     """
 
     remedy = "check the network and the server's load, or raise socket_timeout or socket_connect_timeout"
@@ -125,10 +118,8 @@ class ServerLoading(CeleryRedisPlusError, redis_errors.BusyLoadingError):
 
 
 class ServerUnavailable(CeleryRedisPlusError, redis_errors.ConnectionError, redis_errors.ResponseError):
-    """The server refuses this command temporarily.
-
-    It cannot write its snapshot (MISCONF), has too few replicas (NOREPLICAS), runs a long script (BUSY), or repeatedly lost a
-    script (SCRIPT FLUSH). Nothing was changed. The server's log has the reason.
+    """The server refuses this command for now: it cannot write its snapshot (MISCONF), has too few replicas (NOREPLICAS), runs a
+    long script (BUSY), or lost its scripts (SCRIPT FLUSH). Nothing was changed. The server's log has the reason.
     """
 
     remedy = "see the server's log for the reason; the next try may succeed"
@@ -141,10 +132,8 @@ class ReadOnlyReplica(CeleryRedisPlusError, redis_errors.ConnectionError, redis_
 
 
 class SlotUnavailable(CeleryRedisPlusError, redis_errors.ConnectionError, redis_errors.ResponseError):
-    """A node of a Redis Cluster does not serve the hash slot of the broker.
-
-    Another node owns it (MOVED), the slot is on its way (ASK, TRYAGAIN), or the cluster is incomplete (CLUSTERDOWN).
-    If that persists, see CLUSTER INFO, and CLUSTER NODES for a migration that hangs.
+    """A cluster node does not serve the broker's hash slot. Another node owns it (MOVED), the slot is on its way (ASK, TRYAGAIN),
+    or the cluster is incomplete (CLUSTERDOWN). If that persists, see CLUSTER INFO, and CLUSTER NODES for a migration that hangs.
     """
 
     remedy = "wait for the end of the failover or the migration; if it lasts, see CLUSTER INFO and CLUSTER NODES"
@@ -155,9 +144,8 @@ WRONG_SERVER = (ReadOnlyReplica, SlotUnavailable)
 
 
 class AuthenticationFailed(CeleryRedisPlusError, redis_errors.AuthenticationError):
-    """The server refused the user name or password, or requires one and got none.
-
-    Correct `broker_url` (special characters percent-encoded) or the credential provider.
+    """The server refused the user name or password, or got none. Correct `broker_url` (special characters percent-encoded) or the
+    credential provider.
     """
 
     remedy = "correct the user name or password in broker_url"
@@ -167,10 +155,8 @@ class AuthenticationFailed(CeleryRedisPlusError, redis_errors.AuthenticationErro
 
 
 class NoPermission(CeleryRedisPlusError, redis_errors.NoPermissionError):
-    """The server's ACL forbids this user a command or a key.
-
-    The message names the command or script and its keys. Grant it, for example with `ACL SETUSER name +@all -@admin
-    -@dangerous +info ~prefix*`.
+    """The server's ACL forbids this user a command or a key, which the message names. Grant it, for example with `ACL SETUSER
+    name +@all -@admin -@dangerous +info ~prefix*`.
     """
 
     remedy = "grant it with ACL SETUSER"
@@ -183,10 +169,7 @@ class ServerTooOld(CeleryRedisPlusError, redis_errors.RedisError):
 
 
 class CommandUnavailable(CeleryRedisPlusError, redis_errors.ResponseError):
-    """The server lacks a command that this transport needs.
-
-    It was renamed or disabled, or the server is neither Redis nor Valkey: see the page "Servers".
-    """
+    """The server lacks a command: renamed or disabled, or the server is neither Redis nor Valkey. See the page "Servers"."""
 
     remedy = "allow the command on the server, or use another one; the page Servers (docs/servers.md) has all that are needed"
 
@@ -201,9 +184,8 @@ class ServerOutOfMemory(CeleryRedisPlusError, redis_errors.OutOfMemoryError):
 
 
 class WrongKeyType(CeleryRedisPlusError, redis_errors.ResponseError):
-    """A key of this transport holds a value of another type, by another program or kombu's Redis transport.
-
-    The message names the keys. Use another database number, or `global_keyprefix`.
+    """A key of this transport holds a value of another type, by another program or kombu's Redis transport. Use another database
+    number, or `global_keyprefix`.
     """
 
     remedy = "use another database number, or set the transport option global_keyprefix"
@@ -231,7 +213,7 @@ class ClusterRedirected(CeleryRedisPlusError, redis_errors.ResponseError):
 
 
 class InvalidArgument(CeleryRedisPlusError, ValueError):
-    """An argument is not allowed. The message names it, its value and the allowed values."""
+    """An argument is not allowed. The message has the allowed values."""
 
 
 class OptionError(InvalidArgument):
@@ -242,10 +224,8 @@ class OptionError(InvalidArgument):
 
 
 class ShardsRaised(OptionError, redis_errors.ResponseError):
-    """The broker has more shards than the process's option `shards` says (`celery-redis-plus shards raise`).
-
-    Nothing was stored. Set the option to the new number, which the message names. A process with several shards connects again
-    with it by itself.
+    """The broker has more shards than the process's option `shards` says (`celery-redis-plus shards raise`). Nothing was stored.
+    Set the option to the new number. A process with several shards uses it by itself.
     """
 
     def __init__(self, text: str, shards: int = 0) -> None:
@@ -255,9 +235,8 @@ class ShardsRaised(OptionError, redis_errors.ResponseError):
 
 
 class InvalidAddress(InvalidArgument):
-    """The broker URL, or its port, database number or TLS option, cannot be used.
-
-    Correct `broker_url`; special characters in user names and passwords are percent-encoded.
+    """The broker URL, or its port, database number or TLS option, cannot be used. Correct `broker_url`; percent-encode special
+    characters in user names and passwords.
     """
 
     remedy = "use a database that the server has: 0 to 15 by default, only 0 in cluster mode"
@@ -280,31 +259,22 @@ class InvalidQueueName(InvalidArgument):
 
 
 class UnsupportedVersion(CeleryRedisPlusError, ImportError):
-    """The installed Celery, kombu or billiard lacks an internal name that this package needs.
-
-    Install one of the versions that the message names.
-    """
+    """The installed Celery, kombu or billiard does not fit. Install one of the versions that the message names."""
 
 
 class UnknownEventSchema(CeleryRedisPlusError):
-    """Another release wrote the lifecycle events, in a format that this one does not know.
-
-    Upgrade celery-redis-plus where they are read.
-    """
+    """Another release wrote the lifecycle events, in an unknown format. Upgrade celery-redis-plus where they are read."""
 
 
 class EventsLost(CeleryRedisPlusError):
-    """Lifecycle events were removed before a reader had read them.
-
-    They were trimmed by `event_log_maxlen` or `event_log_max_age`, or deleted with their stream. Read sooner or keep more.
-    `failOnDataLoss=false` continues without them, and counts them.
+    """Lifecycle events were removed before a reader had read them: by `event_log_maxlen`, `event_log_max_age`, or with their
+    stream. Read sooner or keep more. `failOnDataLoss=false` continues without them, and counts them.
     """
 
 
 class ReaderTaken(CeleryRedisPlusError):
-    """Another folder of tables has this name of a reader of lifecycle events, and would take its events.
-
-    Choose another name, or remove the other reader (`events drop-reader`).
+    """Another folder of tables has a reader of lifecycle events by this name. Choose another name, or remove the other reader
+    (`events drop-reader`).
     """
 
 
@@ -316,14 +286,13 @@ class NoEvents(CeleryRedisPlusError):
 
 
 class TablesUnusable(CeleryRedisPlusError):
-    """A folder of tables cannot be used.
-
-    It does not exist yet, is damaged or newer, or another process is folding it. The message has the command to run.
+    """A folder of tables does not exist yet, is damaged or newer, or in use by another process. The message has the command to
+    run.
     """
 
 
 class ObjectStoreFailed(TablesUnusable):
-    """An object store that has tables refuses, or cannot be reached.
+    """An object store refuses, or cannot be reached.
 
     Check network, bucket and rights. `spark ingest` and `spark run` try again by themselves.
     """
@@ -372,9 +341,8 @@ class ExchangeNotFound(BrokerError, amqp_errors.NotFound):
 
 
 class Unroutable(BrokerError):
-    """No queue took the message: no binding matches, or the transient queue has vanished.
-
-    It is not stored. Declare and bind the queue first.
+    """No queue took the message: no binding matches, or the transient queue has vanished. Nothing is stored. Declare and bind the
+    queue first.
     """
 
     reply_code = 312
@@ -436,9 +404,8 @@ class NotSupported(BrokerError):
 
 
 class OutcomeUnknown(BrokerError):
-    """A publish lost its reply and was retried later than `publish_dedup_window` allows.
-
-    Sending it again might store a second one: check whether it arrived. A sooner retry, or a longer window, avoids this.
+    """A publish lost its reply and was retried later than `publish_dedup_window` allows. Check whether it arrived: sending it
+    again might store a second one. A longer window avoids this.
     """
 
 
@@ -446,10 +413,9 @@ class OutcomeUnknown(BrokerError):
 
 
 class NotReplicated(CeleryRedisPlusError):
-    """The publish succeeded: the message is stored, and consumers receive it.
-
-    But fewer than `wait_replicas` replicas had it within `wait_replicas_timeout`: a failover now might lose it. Check the
-    replicas. Do not publish it again: that stores a second one. A retry with `retry_errors` only asks the replicas again.
+    """The message is stored, and consumers receive it. But fewer than `wait_replicas` replicas had it within
+    `wait_replicas_timeout`: a failover now might lose it. Check the replicas. Do not publish it again: that stores a second one.
+    A retry with `retry_errors` only asks the replicas again.
     """
 
     def __init__(self, text: str, *, confirmed: int = 0, wanted: int = 0) -> None:
@@ -480,10 +446,7 @@ class LimitReached(CeleryRedisPlusError):
 
 
 class SnoozedTooOften(CeleryRedisPlusError):
-    """A task called `snooze()` as often as the call's `limit` allows.
-
-    The task fails by this error, unless it catches it. Raise the limit, or find out why the task cannot begin.
-    """
+    """A task called `snooze()` as often as its `limit` allows. Raise the limit, or find out why the task cannot begin."""
 
 
 class NotSettled(CeleryRedisPlusError):
@@ -498,17 +461,11 @@ class NotSettled(CeleryRedisPlusError):
 
 
 class PublishRefused(CeleryRedisPlusError):
-    """A queue refused a message, and nothing of it is stored there.
-
-    Catch it to catch all reasons. Neither kombu nor Celery tries again.
-    """
+    """Base of the refusals by a queue: nothing is stored there. Neither kombu nor Celery tries again."""
 
 
 class MessageNotAccepted(PublishRefused, InvalidArgument):
-    """A typed queue does not accept a message of this type.
-
-    Publish to another queue, or correct the message; the error has the accepted types.
-    """
+    """A typed queue does not accept a message of this type. Publish to another queue, or correct the message."""
 
 
 class QueueFull(PublishRefused):
@@ -525,15 +482,12 @@ class QueueFull(PublishRefused):
 
 
 class PublishTimedOut(QueueFull):
-    """A queue with `x-overflow: block` stayed full for `publish_timeout` seconds.
-
-    Nothing is stored. Publish later, add consumers, or allow more time.
+    """A queue with `x-overflow: block` stayed full for `publish_timeout` seconds. Nothing is stored. Publish later, or add
+    consumers.
     """
 
 
 class PublisherBlocksItself(QueueFull):
-    """A queue with `x-overflow: block` is full, and only the publisher's own thread consumes it.
-
-    Nothing is stored. Run more than one thread or process, or raise the limit; a solo worker must not publish into its own full
-    queue.
+    """A queue with `x-overflow: block` is full, and only the publisher's own thread consumes it. Nothing is stored. Use another
+    thread or process than the consumer's, or raise the limit.
     """

@@ -65,16 +65,16 @@ class Options:
     graceful_timeout: float | None = option(number(0), None, unit="s", none="Celery's own rules: as long as they take")
     """The time that a [stopping worker](lifecycle.md#graceful-shutdown) gives its running tasks."""
     global_keyprefix: str = option(text(), "")
-    """Prefix of every key, so that several applications can share a database. End it with a colon (`shop:`): `shop` could meet
-    the keys of a prefix such as `shopdead_`."""
+    """Prefix of every key, for a database that several applications share. End it with a colon (`shop:`): the keys of `shop`
+    could meet those of `shopdead_`."""
     on_mismatch: str = option(choice("keep", "apply", "error"), "keep")
-    """What a declaration does of a queue that exists with other arguments, if these only steer it, such as `x-rate-limit`
-    ([the three values](policies.md#deploying-changed-arguments))."""
+    """What a declaration does if the queue has other arguments that only steer it ([the three
+    values](policies.md#deploying-changed-arguments))."""
     priority_order: str | None = option(choice("high-first", "low-first"), None, none="high-first")
     """Which priority is delivered first: `high-first` (255 first, as in RabbitMQ) or `low-first` (0 first, as in kombu's own
     Redis transport)."""
     consumer_heartbeat_timeout: float = option(_SECONDS, 60, unit="s")
-    """How long a process that is frozen or cut off, with its connections, may send no heartbeat. Then its consumers [count as
+    """The time without heartbeats after which the consumers of a frozen or cut-off process [count as
     dead](consumers.md#crashed-consumers)."""
     consumer_priority: int = option(whole_number(-1_000_000, 1_000_000), 0)
     """The [priority](consumers.md#consumer-priorities) of consumers without `x-priority`. `celery worker --consumer-priority`
@@ -95,8 +95,8 @@ class Options:
     stream_max_age: float | None = option(_SECONDS, 86_400, unit="s", none="any age, within stream_maxlen")
     """The longest time that a fanout stream keeps a message; those that all subscribers have processed go earlier."""
     subscriber_timeout: float = option(_SECONDS, 300, unit="s")
-    """A fanout subscriber without a heartbeat for this time and another 30 s is removed, and its unread messages are counted
-    and logged. Before that it may resume at its position."""
+    """A fanout subscriber without a heartbeat for this time and another 30 s is removed. Before that it resumes at its position;
+    after it, unread messages are counted and logged."""
     transient_queue_ttl: float = option(_SECONDS, 300, unit="s")
     """An auto-delete queue without consumers is removed with its messages after this time."""
     delivery_limit: int | None = option(whole_number(1), 20, unit="deliveries", none="no limit")
@@ -112,7 +112,7 @@ class Options:
     """The replicas that must confirm each publish (the server's WAIT), else [`NotReplicated`](errors.md#notreplicated). Exchanges
     of `ignore_unroutable_exchanges` do not need them."""
     wait_replicas_timeout: float = option(_TIMEOUT, 1, unit="s")
-    """How long a publish waits for its replicas. While some are missing, most publishes wait for a twentieth of that."""
+    """How long a publish waits for its replicas; most wait for a twentieth of that while some are missing."""
     ignore_unroutable_exchanges: str = option(
         text("names of exchanges, separated by commas, with * and ?"), "celeryev,*.pidbox,reply*"
     )  # fmt: skip
@@ -181,8 +181,8 @@ class Options:
     )
     """TLS: True, or redis-py's `ssl_*` arguments. Those in the URL, and in Celery's `broker_use_ssl`, go first."""
     event_log: bool | None = option(flag(), None, none="queues stay as they are; new ones have none")
-    """Write the [lifecycle events](lifecycle.md) of messages in lasting queues to streams. It is stored with each declared queue,
-    for all processes. `x-event-log` overrides it."""
+    """Write [lifecycle events](lifecycle.md) of messages in lasting queues. Each declared queue stores the setting, for all
+    processes. `x-event-log` overrides it."""
     metrics_port: int | None = option(whole_number(0, 65_535), None, none="no metrics are served")
     """The port on which a Celery worker serves [its metrics](metrics.md#in-a-worker); 0: a free one, which the log names."""
     metrics_host: str = option(text("an address of this machine, such as 0.0.0.0 for all", r"\S+"), "127.0.0.1")
@@ -191,7 +191,7 @@ class Options:
     """While a fleet is [migrated](migration.md): a Celery worker moves what is published to kombu's lists into its queues."""
     error_traceback_bytes: int = option(whole_number(0, 10_000), 0, unit="bytes")
     """The bytes from the end of a failed task's traceback that [its message and dead letter
-    keep](dead-letters.md#the-exception)."""
+    keep](dead-letters.md#the-exception-and-its-traceback)."""
     release: str | None = option(text("a text of up to 100 characters", r"(?s:.{1,100})"), None, none="dead letters have none")
     """The release of the application, such as a commit, by which dead letters [can be
     selected](retries.md#dead-letters-by-exception)."""

@@ -58,12 +58,18 @@ OF_MESSAGES = {
     "x-deduplication-id": ("a text", "A second message with this id is not stored ([lifecycle](lifecycle.md#deduplication))."),
     "x-deduplication-ttl": (
         "milliseconds",
-        "The longest time for which the id is remembered; it begins when the message is due, with the scope `ttl` at once.",
+        "The longest time for which the id is remembered, from the message's due time on, with the scope `ttl` at once.",
     ),
     "x-deduplication-scope": (
         "`ttl`, `until-claimed`, `until-started`, `until-acked`",
         "Until when the id is remembered; `ttl` without it.",
     ),
+    "x-deduplication-conflict": (
+        "`keep`, `replace`, `replace-only`",
+        "Whether the message takes the place of the waiting one; `keep` without it.",
+    ),
+    "x-deduplication-delay": ("milliseconds", "How long it waits for newer ones."),
+    "x-deduplication-max-wait": ("milliseconds", "How long newer ones may delay it in all."),
 }
 
 #: Argument of an exchange or a binding -> allowed values, and what it does.

@@ -1,4 +1,4 @@
-"""The operations between the rooms above and the store; docs/generate.py adds keys and bounds from the scripts' headers."""
+"""The operations between the rooms above and the store; `docs/contract.md` is made from it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OPERATIONS = {
     "Publishing": (
         Operation(
             "publish",
-            "Store one message in one queue, once, however often its publisher retries.",
+            "Store one message in one queue, once, despite retries.",
             ("broker/publishing/publisher.py:Publisher.to_queue",),
             ("publish_ordinary", "publish", "publish_bounded"),
             "none → ready, delayed; with `drop-head` also ready, delayed → dead; of a message that it replaces ready, delayed → "
@@ -38,7 +38,7 @@ OPERATIONS = {
         ),
         Operation(
             "publish a batch",
-            "Store messages in one queue, all or none; not those that another message stands for.",
+            "Store messages in one queue, all or none, without duplicates.",
             ("broker/publishing/publish_batch.py:BatchPublisher.to_queues",),
             ("publish_batch",),
             "none → ready",
@@ -70,7 +70,7 @@ OPERATIONS = {
         ),
         Operation(
             "track",
-            "Note who has to answer a delivery, what each answered, and who is late.",
+            "Note the recipients of a delivery, their answers, and late ones.",
             (
                 "broker/publishing/delivery_store.py:DeliveryStore.begin",
                 "broker/publishing/delivery_store.py:DeliveryStore.report",
@@ -96,11 +96,11 @@ OPERATIONS = {
             ("broker/consumers/claims.py:ClaimCommands.claim", "broker/consumers/claims.py:ClaimCommands.post"),
             ("claim",),
             "ready → unacked; of acked ones unacked → gone; an expired one ready → delayed",
-            "a queue with rules is named for `claim, restricted`; a queue whose keys cannot be read fails alone",
+            "a restricted queue is named, for `claim, restricted`; a queue whose keys cannot be read fails alone",
         ),
         Operation(
             "claim, restricted",
-            "The same of one queue with rules for its consumers.",
+            "The same of one restricted queue.",
             ("broker/consumers/claims.py:ClaimCommands.claim_restricted",),
             ("claim_restricted",),
             "ready → unacked; in a takeover unacked → ready, delayed, dead",
@@ -116,7 +116,7 @@ OPERATIONS = {
         ),
         Operation(
             "begin",
-            "Note that the work on a message begins which failed before.",
+            "Note that the work on a message begins that failed before.",
             ("broker/consumers/acks.py:Acknowledger.begin",),
             ("mark_begun",),
             NO_STATE,
@@ -124,7 +124,7 @@ OPERATIONS = {
         ),
         Operation(
             "note an error",
-            "Keep the exception with which the work ended; of a message acked early, write the event `failed`.",
+            "Keep the exception of the work; of a message acked early, write the event `failed`.",
             ("broker/consumers/acks.py:Acknowledger.settle", "broker/consumers/acks.py:Acknowledger.tell_failed"),
             ("record_error", "log_failed"),
             NO_STATE,
@@ -132,7 +132,7 @@ OPERATIONS = {
         ),
         Operation(
             "ack",
-            "Remove a message whose work is done, wherever it stands.",
+            "Remove a message, wherever it stands.",
             ("broker/consumers/acks.py:Acknowledger.batch_ack", "broker/consumers/acks.py:Acknowledger.flush"),
             ("ack",),
             "any → gone",
@@ -140,7 +140,7 @@ OPERATIONS = {
         ),
         Operation(
             "requeue",
-            "Put a message back after a failure or on request; it may wait, or die at the delivery limit.",
+            "Put a message back after a failure or on request; it may wait, or die.",
             ("broker/consumers/acks.py:Acknowledger.settle", "broker/consumers/acks.py:Acknowledger.time_out"),
             ("requeue",),
             "unacked → ready, delayed, dead",
@@ -156,7 +156,7 @@ OPERATIONS = {
         ),
         Operation(
             "release",
-            "Put a message back to its place, without a failure; wake a consumer whose limit has given way.",
+            "Put a message back to its place, without a failure; wake a consumer after a limit.",
             ("broker/consumers/acks.py:Acknowledger.settle", "broker/queues/messages.py:Messages.give_back"),
             ("release", "notify_if_ready"),
             "unacked → ready, delayed",
@@ -164,7 +164,7 @@ OPERATIONS = {
         ),
         Operation(
             "release a session",
-            "Put back what a broken session holds and its process does not know.",
+            "Put back messages of a broken session that its process does not know.",
             ("maintenance/reconnect_recovery.py:ReconnectRecovery.run",),
             ("release_session",),
             "unacked → ready",
@@ -172,7 +172,7 @@ OPERATIONS = {
         ),
         Operation(
             "join and leave",
-            "List a consumer of a queue, check that it is listed, take it off.",
+            "List a consumer of a queue, check its entry, take it off.",
             (
                 "broker/consumers/registry.py:Consumers.join",
                 "broker/consumers/registry.py:Consumers.check_listed",
@@ -195,7 +195,7 @@ OPERATIONS = {
     "Maintenance": (
         Operation(
             "sweep",
-            "Promote, expire and recover messages of queues, bound dead letters and events, free trash.",
+            "Promote, expire and recover messages, bound dead letters and events, free trash.",
             ("maintenance/sweeper.py:Sweeper.run",),
             ("sweep",),
             "delayed → ready; ready, delayed → dead, gone; unacked → ready, delayed, dead; dead, trash → gone",
@@ -211,7 +211,7 @@ OPERATIONS = {
         ),
         Operation(
             "recover a process",
-            "Fence a lost process, put its messages back, remove its consumers, let no publisher wait for its subscribers.",
+            "Fence a lost process, put its messages back, remove its consumers, suspect its subscribers.",
             (
                 "broker/consumers/processes.py:Processes.replace",
                 "broker/consumers/processes.py:Processes.recover",
@@ -264,7 +264,7 @@ OPERATIONS = {
         ),
         Operation(
             "keep and end transient queues",
-            "Extend a transient queue in use; list and bury those that are not; end their event logs.",
+            "Extend transient queues in use; list and bury others; end their event logs.",
             (
                 "broker/queues/queues.py:Queues.touch_page",
                 "broker/queues/queue_registry.py:QueueRegistry.overdue",
@@ -323,7 +323,7 @@ OPERATIONS = {
         ),
         Operation(
             "steer a queue",
-            "Replace the arguments that only steer, by a policy or a declaration, under a new queue id.",
+            "Replace steering arguments, by a policy or a declaration, under a new queue id.",
             ("broker/queues/queues.py:Queues.steer",),
             ("replace_arguments",),
             NO_STATE,
@@ -331,7 +331,7 @@ OPERATIONS = {
         ),
         Operation(
             "list message groups, set a rule",
-            "List groups; let a concurrency, a weight or a pause hold for one.",
+            "List groups; set a concurrency, a weight or a pause of one.",
             ("broker/queues/groups.py:read_groups", "broker/queues/groups.py:set_rule"),
             ("list_groups", "set_group"),
             NO_STATE,
@@ -339,7 +339,7 @@ OPERATIONS = {
         ),
         Operation(
             "list limiters, set a rule, hold one",
-            "List limiters; let a rule hold for one, or nothing of it pass for a time.",
+            "List limiters; set a rule for one, or hold it for a time.",
             (
                 "broker/queues/limiters.py:read_limiters",
                 "broker/queues/limiters.py:set_limiter_rule",
@@ -351,7 +351,7 @@ OPERATIONS = {
         ),
         Operation(
             "take of a limiter in a task",
-            "Take what a running task asks for, or give back its place.",
+            "Take tokens or a place for a running task, or give the place back.",
             ("broker/queues/limiters.py:take", "broker/queues/limiters.py:give_back"),
             ("take_limiter",),
             NO_STATE,
@@ -450,7 +450,7 @@ OPERATIONS = {
         ),
         Operation(
             "look",
-            "Read a queue, its messages, consumers, counters or subscribers at one moment.",
+            "Read a queue, its messages, consumers, counters or subscribers.",
             (
                 "broker/queues/messages.py:Messages.find",
                 "broker/queues/listing.py:list_messages",
@@ -478,7 +478,7 @@ OPERATIONS = {
         ),
         Operation(
             "check",
-            "Check keys and messages, repair them, and tell what a user may.",
+            "Check and repair keys and messages; tell a user's rights.",
             ("broker/integrity/checker.py:Checker.run", "admin/diagnosis/rights.py:rights"),
             ("check_queue", "check_messages", "check_groups", "check_limiters", "check_rights"),
             "a message in no place or in several → the place that its fields name",
@@ -486,7 +486,7 @@ OPERATIONS = {
         ),
         Operation(
             "commit events",
-            "Note what a reader of events has, and trim what all have.",
+            "Note a reader's position, and trim events that all have.",
             ("event_log/readers.py:commit",),
             ("commit_events",),
             NO_STATE,

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import re
-from importlib import resources
-
 from contract_operations import NO_STATE, OPERATIONS, Operation
-from key_descriptions import DESCRIPTIONS, SECTIONS, WITH_MEMBERS, WITH_QUEUE, KeyDescription
+from key_descriptions import DESCRIPTIONS, SECTIONS, TAKEN, WITH_MEMBERS, WITH_QUEUE, KeyDescription
 from script_headers import writers
 
 from celery_redis_plus.record_fields import COUNTERS, FANOUT_COUNTERS
@@ -14,42 +11,30 @@ from celery_redis_plus.scripts import script_names
 
 DATA_INTRO = """# Data in Redis
 
-This page lists every key on the server. `Q` means a queue, `X` an exchange, `/0.` the `fanout_prefix` with the database's
-number. `global_keyprefix` is prepended to every key; on Redis Cluster it has a hash tag, so that all keys share a slot. In a
-queue's name a leading `}` or `%` is escaped (`%7D`, `%25`).
+Every key on the server. `Q` means a queue, `X` an exchange, `/0.` the `fanout_prefix` with the database's number. Each key begins
+with `global_keyprefix`, on Redis Cluster with a hash tag. In a queue's name a leading `}` or `%` is escaped (`%7D`, `%25`).
 
 A **tag** identifies a message: 11 hexadecimal digits of server time (ms), 8 of the queue's count of publishes, one character, and
-the queue's id in base 36. The character tells of limits of the queue and events of the message: `.` neither, `~` limits, `-`
-events, `=` both.
-
-A message is in exactly one **place**, [its state](states.md). `celery-redis-plus check` checks the keys [against the
-rules](check.md).
+the queue's id in base 36. The character says whether the queue has limits (`~`), the message events (`-`), both (`=`) or neither
+(`.`). A message is in exactly one **place**, [its state](states.md).
 
 Times are ms since the epoch. A key lives as long as it has members, unless it says otherwise; in a transient queue each has the
-record's `ttl`. A star (*) marks the keys of a lasting queue that was only declared. The letter is the key's column in [the matrix
-of writers](#who-writes-what).
-
-`celery_redis_plus/keys.py` spells the keys; besides the headers of the scripts, *Writer* names who writes them.
+record's `ttl`. A star (*) marks the keys of a lasting queue that was only declared. The first character is the key's column in
+[the matrix of writers](#who-writes-what); *Writer* names others, by plain commands. A waiting client takes its wake-up (BZMPOP).
 """
 #: What the page says once.
 TRANSIENT = "; in a transient queue it has the record's `ttl`"
-LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
 #: Fields that other pages list.
 COUNTED = {
     "meta:{Q}": (COUNTERS, "metrics.md#counters-of-a-queue"),
     "fanout:{/0.X}": (FANOUT_COUNTERS, "metrics.md#counters-of-a-fanout-exchange"),
 }
-#: The costs that the page says once: a fixed number of commands, and where there is a list, one of each of its items.
-EXPECTED = (
-    "a fixed number of commands.",
-    *(f"the {items} that are given." for items in ("messages", "pairs", "tags", "targets")),
-)
 CONTRACT_INTRO = """# The contract with the store
 
-Every change on the server is one of these operations, with the functions that do it (paths are relative to `celery_redis_plus/`),
-and their scripts. Each is one call, or pages of calls. A script happens wholly or not at all, and [a failure inside
-it](design/0012-scripts.md) loses nothing. [The matrix](data.md#who-writes-what) has the keys that each script writes. Where no
-cost is named, it is a fixed number of commands, for each item of a list; where no states are, none changes.
+Every change on the server is one of these operations, with its functions (paths are relative to `celery_redis_plus/`) and
+scripts. [A failure inside a script](design/0012-scripts.md) loses nothing. The header of a script has its keys, answers and the
+bound of its cost, [the matrix](data.md#who-writes-what) the keys that it writes. Without named states, none changes.
 
 A [full](architecture.md#when-something-breaks) server refuses what adds messages or tracks them. `NOQUEUE` says that the queue
 has no record, *stale* that an old claim number changes nothing. Every operation raises the errors of `redis.exceptions` as
@@ -66,24 +51,19 @@ def data_page() -> str:
         parts.append(f"\n## {title}\n\n")
         for one in descriptions:
             star = "*" if one.of_empty_queue else ""
-            plain = f" Writer: {one.plain_writers}." if one.plain_writers else ""
+            plain = f" Writer: {one.plain_writers}." if one.plain_writers not in ("", TAKEN) else ""
             letter = letters.get(_column(one), "-")
             lives = "" if one.lives in (WITH_QUEUE, WITH_MEMBERS) else f" *{one.lives.replace(TRANSIENT, '')}*"
-            parts.append(f"* **{letter}** `{one.pattern}`{star} ({one.type}): {_short(one.content)}{lives}{plain}\n")
+            parts.append(f"* **{letter}** `{one.pattern}`{star} ({one.type}): {one.content}{lives}{plain}\n")
     parts.append(_matrix(letters))
     for one in DESCRIPTIONS:
         if one.fields:
             counted, page = COUNTED.get(one.pattern, ({}, ""))
             parts.append(f"\n## Fields of `{one.pattern}`\n\n")
-            parts += [f"* `{name}`: {_short(meaning)}\n" for name, meaning in one.fields.items() if name not in counted]
+            parts += [f"* `{name}`: {meaning}\n" for name, meaning in one.fields.items() if name not in counted]
             if counted:
                 parts.append(f"\nand [its counters]({page}).\n")
     return "".join(parts)
-
-
-def _short(meaning: str) -> str:
-    """Return a meaning without the unit that the page says once."""
-    return meaning.replace(", ms since the epoch", "").replace("; ms since the epoch", "")
 
 
 def _column(one: KeyDescription) -> tuple[str, ...]:
@@ -94,6 +74,8 @@ def _column(one: KeyDescription) -> tuple[str, ...]:
 def _letters() -> dict[tuple[str, ...], str]:
     """Return the letter of each column; keys of one kind that the same scripts write share it."""
     columns = [column for column in dict.fromkeys(map(_column, DESCRIPTIONS)) if column[1:]]
+    if len(columns) > len(LETTERS):
+        raise SystemExit(f"docs/data_pages.py: {len(columns)} columns, and {len(LETTERS)} letters")
     return dict(zip(columns, LETTERS, strict=False))
 
 
@@ -103,7 +85,7 @@ def _matrix(letters: dict[tuple[str, ...], str]) -> str:
     lines = [f"{name.ljust(width)} {row}" for name, row in rows.items() if row.strip(".")]
     reading = ", ".join(f"`{name}`" for name, row in rows.items() if not row.strip("."))
     return (
-        "\n## Who writes what\n\nEach row is a script in `lua/`, each column a key by its letter: the script may write it.\n\n"
+        "\n## Who writes what\n\nEach row is a script in `lua/`, each column a key that it may write.\n\n"
         f"```text\n{chr(10).join(lines)}\n```\n\nThese only read: {reading}.\n"
     )
 
@@ -123,20 +105,6 @@ def contract_page() -> str:
 def _operation(one: Operation) -> str:
     doors = ", ".join(f"`{door}`" for door in one.doors)
     scripts = ", ".join(f"`lua/{name}.lua`" for name in one.scripts)
-    bounds: dict[str, list[str]] = {_bound(name): [] for name in one.scripts}
-    for name in one.scripts:
-        bounds[_bound(name)].append(name)
-    cost = " ".join(
-        bound if len(bounds) == 1 else f"{', '.join(f'`{name}`' for name in names)}: {bound}"
-        for bound, names in bounds.items()
-        if bound not in EXPECTED
-    )
-    facts = {"": f"{doors}: {scripts}", "states: ": one.states, "refuses: ": one.refuses, "cost: ": cost}
+    facts = {"": f"{doors}: {scripts}", "states: ": one.states, "refuses: ": one.refuses}
     lines = (f"* {name}{text}\n" for name, text in facts.items() if text not in (NO_STATE, "none", ""))
     return f"\n### {one.name}\n\n{one.does}\n\n{''.join(lines)}"
-
-
-def _bound(script: str) -> str:
-    source = resources.files("celery_redis_plus.lua").joinpath(f"{script}.lua").read_text(encoding="utf-8")
-    match = re.search(r"^-- Bound: (.*?)(?=^-- @|^(?!--))", source, re.MULTILINE | re.DOTALL)
-    return " ".join(match[1].replace("\n--", " ").split()) if match else ""

@@ -37,7 +37,7 @@ from celery_redis_plus.admin.diagnosis.response_checks import (
 from celery_redis_plus.admin.diagnosis.server_checks import CLIENTS_ADVICE, CLIENTS_DANGER, MEMORY_ADVICE, MEMORY_DANGER
 from celery_redis_plus.admin.diagnosis.work_checks import NEARLY_FULL, STUCK_S
 from celery_redis_plus.broker.arguments.argument_rules import ALLOWED, STEERING
-from celery_redis_plus.broker.arguments.deduplication import ID, SCOPE, TTL
+from celery_redis_plus.broker.arguments.deduplication import CONFLICT, DELAY, ID, MAX_WAIT, SCOPE, TTL
 from celery_redis_plus.broker.arguments.limiters import LIMITER
 from celery_redis_plus.broker.arguments.names import GROUP
 from celery_redis_plus.broker.integrity import RULES
@@ -58,9 +58,9 @@ NOTE = "<!-- Made by docs/generate.py; change the code instead. -->\n"
 
 OPTIONS_INTRO = """# Options
 
-Set options as `broker_transport_options` in Celery, as `transport_options` in kombu, or in the URL's query. An unknown name, or
-a value that is not allowed, raises an error. Options of other Redis clients without a meaning here are logged once:
-`priority_steps`, `sep`, `max_connections`, `protocol`.
+Set options as `broker_transport_options` in Celery, as `transport_options` in kombu, or in the URL's query. A wrong name or value
+raises an error. Options of kombu's Redis transport without a meaning here are logged once: `priority_steps`, `sep`,
+`max_connections`, `protocol`.
 """
 
 ARGUMENTS_INTRO = """# Arguments
@@ -80,14 +80,13 @@ A message that raises an `InvalidArgument` is not published.
 
 ACCESS_INTRO = """# Access rules
 
-The rights that each role needs on the server, and no others; integration tests run with them. Write the option `global_keyprefix`
-before the `*` of `~*`, and before each key of the reader: `ROLES[0].rule("shop:")` of `celery_redis_plus.access_rules` is the
-first rule for the prefix `shop:`.
+The rights that each role needs on the server; integration tests run with them. Write the option `global_keyprefix` before the `*`
+of `~*`, and before each key of the reader: `ROLES[0].rule("shop:")` of `celery_redis_plus.access_rules` is the first rule for the
+prefix `shop:`.
 
-A monitor can change nothing. A reader sees the event log only. A publisher can also remove messages, because scripts call the
-commands that do. Remote control needs the rights of a worker.
+A publisher can also remove messages, because scripts call the commands that do. Remote control needs the rights of a worker.
 
-Celery's result backend needs rights of its own. On Sentinels, which have users of their own, ours needs
+Celery's result backend needs rights of its own. On Sentinels, which have their own users, ours needs
 `+sentinel|get-master-addr-by-name +sentinel|master +client|setname +client|setinfo`. On [Redis
 Cluster](topologies.md#redis-cluster) each role needs `+cluster|slots +cluster|nodes`, too. Redis 7.0 does not know
 `client|setinfo`: leave it out there.
@@ -128,6 +127,8 @@ def default_and_allowed(default: str, unit: str, allowed: str) -> str:
     unit = "" if unit == "ratio" else unit
     if found and default == "None":
         return f"Default `None` ({meaning}; {values}{unit and f', in {unit}'}"
+    if values == "True or False" and default in ("True", "False"):
+        return f"Default `{default}`"
     return f"Default `{default}`{in_unit(default, unit)}; {values}{found}{meaning}"
 
 
@@ -144,7 +145,7 @@ def in_unit(default: str, unit: str) -> str:
 def arguments_page() -> str:
     """Return the page of the arguments of queues, consumers, messages, exchanges and bindings."""
     described = (set(OF_QUEUES), set(OF_CONSUMERS), set(OF_MESSAGES) - {"x-delay"})
-    known = (set(ALLOWED), set(CONSUMER_ARGUMENTS), {ID, TTL, SCOPE, GROUP, LIMITER})
+    known = (set(ALLOWED), set(CONSUMER_ARGUMENTS), {ID, TTL, SCOPE, CONFLICT, DELAY, MAX_WAIT, GROUP, LIMITER})
     if described != known:
         raise SystemExit(f"docs/argument_descriptions.py has {described}, and the code knows {known}")
     tables = {
@@ -213,7 +214,7 @@ def events_page() -> str:
 CHECK_INTRO = """# Checking a broker
 
 `celery-redis-plus check` prints a line for each violation of the rules below, beside workers and publishers. A call checks
-`--batch` messages (100) in one atomic step, at about 20 µs of server time each.
+`--batch` messages (100), at about 20 µs of server time each.
 
 ```bash
 celery-redis-plus check --url redis://localhost:6379/0
@@ -221,8 +222,8 @@ celery-redis-plus check --url redis://localhost:6379/0 --prefix shop: --queue or
 celery-redis-plus check --url redis://localhost:6379/0 --repair
 ```
 
-The exit status is 1 if violations were found, 2 if the check could not run. No `--repair` loses a message: a tag is removed
-only if it has no message. If the application sets `priority_order=low-first`, the URL must have it too.
+The exit status is 1 if violations were found, 2 if the check could not run. `--repair` loses no message: it removes a tag only
+without a message. If the application sets `priority_order=low-first`, the URL must have it too.
 
 """
 
@@ -238,14 +239,15 @@ def check_page() -> str:
 
 SPARK_INTRO = """# Options of the Spark formats
 
-[The data pipeline](spark.md) explains their use. Names are case-insensitive. An unknown name or value raises an error. Those with
+[The data pipeline](spark.md) explains their use. Names are case-insensitive. A wrong name or value raises an error. Those with
 `Trigger` in their names need PySpark 4.2.
 """
 
 
 def allowed_and_default(allowed: str, unit: str, default: str) -> str:
     """Return what stands behind an option of Spark in brackets; nothing for any text without a default."""
-    parts = ("" if allowed == "text" else allowed, unit, f"default `{default}`" if default else "")
+    allowed = re.sub(r"\ba (?:whole )?number(?: from)? ?(>= )?(?=\d)", lambda match: "at least " if match[1] else "", allowed)
+    parts = ("" if allowed in ("text", "True or False") else allowed, unit, f"default `{default}`" if default else "")
     return f" ({', '.join(filter(None, parts))})" if any(parts) else ""
 
 
@@ -254,7 +256,7 @@ def spark_options_page() -> str:
     return SPARK_INTRO + "".join(
         f"\n## {title}\n\n"
         + "".join(
-            f"* `{name}`: {doc}{allowed_and_default(allowed, unit, default)}\n"
+            f"* `{name}`{allowed_and_default(allowed, unit, default)}: {doc}\n"
             for name, allowed, default, unit, doc in options_table(kind)
         )
         for title, kind in (("Source `celery_redis`", SourceOptions), ("Sink `celery_task`", SinkOptions))
@@ -263,8 +265,8 @@ def spark_options_page() -> str:
 
 ACK_POLICIES_INTRO = """# Ack policies
 
-An ack policy decides about a message when its task ends. Without one, Celery's settings `acks_late`,
-`acks_on_failure_or_timeout` and `reject_on_worker_lost` decide. A task's policy overrides the queue's, and that one the app's:
+An ack policy decides about a message when its task ends, instead of Celery's settings `acks_late`, `acks_on_failure_or_timeout`
+and `reject_on_worker_lost`. A task's policy overrides the queue's, and that one the app's:
 
 ```python
 from celery import Celery
@@ -285,8 +287,8 @@ def bill(order): ...
   limit](dead-letters.md#the-delivery-limit), except for `Reject(requeue=True)`.
 
 With `ack_first` the message is acked before the task begins, by prefork
-[within 10 ms](guarantees.md#at-least-once-and-at-most-once). With the others a kill repeats the running tasks. With `manual` only
-the task decides, by `Ignore` or `Reject`.
+[within 10 ms](guarantees.md#at-least-once-and-at-most-once). With the others a kill repeats the running tasks. With `manual` the
+task decides, by `Ignore` or `Reject`.
 
 """
 
@@ -319,16 +321,15 @@ def charge(order, card):
   delivery limit and the end of the retry policy hold.
 * `reject(reason=…)` makes it a dead letter. Its `error` is `Reject: ` and the reason.
 
-The call settles the message at once, in a prefork pool some milliseconds later, however the task goes on; a kill of the worker
-in between loses the call. A second call raises `NotSettled`. A failure after `ack()` adds an event `failed`; Retry sends its
-new message, which runs as well. The result stays the task's return value or exception. After `nack()` another worker may begin
-the message while this task still runs.
-
-A task may lose its message while it runs: by [`x-consumer-timeout`](consumers.md#consumer-timeout), or after a connection loss.
-Then its ack still removes the message; another consumer's task runs on, and settles nothing. `nack()` and `reject()` raise
-`NotSettled` (in prefork, a warning of the worker), and the message stays for its next consumer; until the worker learns of the
-loss, they return without effect. `NotSettled` also ends a call outside a task, in another thread, in an eager task, and with
-early acks. A broadcast is settled for its subscriber alone, and `nack` takes no `delay` there.
+* The call settles the message at once, in a prefork pool some milliseconds later; a kill of the worker in between loses the call.
+* A failure after `ack()` adds an event `failed`; Retry sends its new message. The result stays the task's return value or
+  exception.
+* After `nack()` another worker may begin the message while this task still runs.
+* `NotSettled` ends a second call, and a call outside a task, in another thread, in an eager task, and with early acks.
+* A task may lose its message while it runs: by [`x-consumer-timeout`](consumers.md#consumer-timeout), or after a connection loss.
+  Then its `ack()` still removes the message. `nack()` and `reject()` raise `NotSettled` (in prefork, a warning of the worker);
+  until the worker learns of the loss, they return without effect.
+* A broadcast is settled for its subscriber alone, and `nack` takes no `delay` there.
 """
 
 
@@ -352,8 +353,8 @@ celery-redis-plus --app shop exporter
 celery-redis-plus --broker redis://localhost:6379/0 exporter --host 0.0.0.0 --port 9808 'shop.*'
 ```
 
-One process for a broker is enough. A scrape makes two round trips a queue and one a fanout exchange; scrapes at one time share
-them. `/metrics` needs no login. While the broker is away, a scrape succeeds with `celery_redis_plus_up 0`.
+One process for a broker is enough. A scrape makes two round trips a queue and one a fanout exchange. `/metrics` needs no login.
+While the broker is away, a scrape succeeds with `celery_redis_plus_up 0`.
 
 ```yaml
 scrape_configs:
@@ -362,22 +363,21 @@ scrape_configs:
       - targets: ["127.0.0.1:9808"]
 ```
 
-Rules for alerts are in [alert-rules.yml](alert-rules.yml), with [a runbook](alerts.md) for each.
-
-The queues of Celery's remote control, replies and events have metrics with `exporter --internal` only.
-
-## Latencies
-
-`exporter --latencies` makes two histograms of the [event logs](lifecycle.md), from its start on, with `event_log_sample` of the
-sampled messages. A scrape reads up to 50,000 events a queue, 500 in a call.
+Rules for alerts are in [alert-rules.yml](alert-rules.yml), with [a runbook](alerts.md) for each. The queues of
+Celery's remote control, replies and events have metrics with `exporter --internal` only.
 
 ## Grafana
 
 Import [grafana-dashboard.json](grafana-dashboard.json) under *Dashboards, New, Import*, and choose the Prometheus data source.
 
+## Latencies
+
+`exporter --latencies` makes two histograms of the [event logs](lifecycle.md), from its start on, with `event_log_sample` of the
+sampled messages. A scrape reads up to 50,000 events a queue.
+
 ## In a worker
 
-With the option `metrics_port` and the extra `metrics`, a worker serves metrics of itself, without a round trip.
+With the option `metrics_port` and the extra `metrics`, a worker's main process serves metrics of itself, without a round trip.
 
 ```python
 from celery import Celery
@@ -386,22 +386,21 @@ app = Celery("shop", broker="redisplus://localhost:6379/0")
 app.conf.broker_transport_options = {"metrics_port": 9809, "metrics_host": "0.0.0.0"}
 ```
 
-The main process serves them. Workers of one machine need different ports (in the URL: `?metrics_port=9810`). A worker that cannot
-listen logs an error and works without metrics.
+Workers of one machine need different ports (in the URL: `?metrics_port=9810`). A worker that cannot listen logs an error and
+works without metrics.
 
 ## Traces
 
 [OpenTelemetry's instrumentation of
 Celery](https://opentelemetry-python-contrib.readthedocs.io/en/latest/instrumentation/celery/celery.html) works as it is: the
-publisher's span is the parent of the task's span, also of a message that was delayed, retried, moved or replayed, and of a
-broadcast.
+publisher's span is the parent of the task's span, also after a delay, a retry, a move or a replay, and of a broadcast.
 """
 
 
 DOCTOR_INTRO = """# Doctor
 
-`celery-redis-plus doctor` examines the server and the queues, and tells what is wrong or soon will be. It changes nothing, and
-calls take the server a few milliseconds at most.
+`celery-redis-plus doctor` tells what is wrong with the server and the queues, or soon will be. It changes nothing, and takes the
+server a few milliseconds.
 
 ```bash
 celery-redis-plus --app shop doctor
@@ -473,11 +472,10 @@ def metrics_page() -> str:
         "The metrics of a worker": of_worker,
     }
     intros = {
-        "The metrics of the exporter": "Gauges, and two histograms, with the label `queue` where no other is named.\n\n",
+        "The metrics of the exporter": "Gauges, and two histograms, with the label `queue`, or those in brackets.\n\n",
         "Counters of a queue": (
             "They count from the queue's declaration to its deletion, with the label `queue`. `celery-redis-plus counters` "
-            "prints them, and `celery_redis_plus.counters(queue, connection=app)` reads them in one round trip, by the name "
-            "behind `queue_`.\n\n"
+            "prints them, and `celery_redis_plus.counters(queue, connection=app)` reads them, by the name behind `queue_`.\n\n"
         ),
     }
     return METRICS_INTRO + "".join(

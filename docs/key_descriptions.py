@@ -1,6 +1,7 @@
 """Describes every key on the server: type, content, lifetime. `docs/data.md` is made from it.
 
-`keys.py` spells the keys; this file spells none. Which scripts write a key say their headers, see `script_headers.py`.
+`keys.py` spells the keys; this file spells none. Times are ms since the epoch. Which scripts write a key say
+their headers, see `script_headers.py`.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _PROCESSES, _HEARTBEATS, _LEADER = _KEYS.processes
 WITH_QUEUE = "As long as it has members; in a transient queue it has the record's `ttl`."
 WITH_MEMBERS = "As long as it has members."
 WITH_MESSAGE = "As long as the message; in a transient queue it has the record's `ttl`."
-WITH_EXCHANGE = "Until the exchange's last subscriber and binding are gone."
+WITH_EXCHANGE = "Until the last subscriber and binding are gone."
 FREED = "Until they are freed."
 FOREVER = "As long as the database."
 #: Who ends a wake-up.
@@ -91,7 +92,7 @@ OF_A_QUEUE = (
         _Q.meta,
         "hash",
         "The queue's record: arguments, state, counters.",
-        "Until the queue is deleted; consumers renew the TTL of a transient one.",
+        "Until the queue is deleted; a transient one has a TTL.",
         QUEUE_FIELDS,
         of_empty_queue=True,
         plain_writers="the sweeper (a stopped sweep)",
@@ -99,59 +100,58 @@ OF_A_QUEUE = (
     KeyDescription(
         _Q.ready,
         "zset",
-        "Ready messages: tag -> rank x 10^13 + when it became ready, ms since the epoch. The lowest score is next.",
+        "Ready messages: tag -> rank x 10^13 + when it became ready. The lowest score is next.",
         WITH_QUEUE,
     ),
-    KeyDescription(_Q.delayed, "zset", "Delayed messages: tag -> when it is due, ms since the epoch.", WITH_QUEUE),
-    KeyDescription(_Q.index, "zset", "Unacked messages: tag -> end of its lease, ms since the epoch.", WITH_QUEUE),
+    KeyDescription(_Q.delayed, "zset", "Delayed messages: tag -> when it is due.", WITH_QUEUE),
+    KeyDescription(_Q.index, "zset", "Unacked messages: tag -> end of its lease.", WITH_QUEUE),
     KeyDescription(
         _Q.held,
         "zset",
-        "Ready messages that [message groups](message-groups.md) or [limiters](limiters.md) hold back, with their scores in the "
-        "queue.",
+        "Ready messages that [message groups](message-groups.md) or [limiters](limiters.md) hold back, with their scores.",
         WITH_QUEUE,
     ),
     KeyDescription(
         _Q.groups,
         "zset",
-        "Messages by group, with the score 0: group, NUL, and `h`, place and tag of a held one; `r` and tag: ready or "
-        "unacked; `u` and tag: unacked, in a fair queue.",
+        "Messages by group, with the score 0: group, NUL, and `h`, place and tag (held), `r` and tag (ready or unacked), or `u` "
+        "and tag (unacked, in a fair queue).",
         WITH_QUEUE,
     ),
     KeyDescription(
         _Q.group_times,
         "zset",
-        "Of a fair queue: how long messages of each group were in work, ms; '' is all.",
+        "Working time of each group of a fair queue, ms; '' is all.",
         "Five minutes from its first entry.",
     ),
     KeyDescription(
         _Q.limited,
         "zset",
-        "Messages that wait for [limiters](limiters.md), with the score 0: limiter and key, NUL, place and tag. They are in "
-        "`held`, too.",
+        "Messages that wait for [limiters](limiters.md), with the score 0: limiter and key, NUL, place and tag. `held` "
+        "has them, too.",
         WITH_QUEUE,
     ),
-    KeyDescription(_Q.limited_until, "zset", "When each of these limiters is looked at again, ms since the epoch.", WITH_QUEUE),
-    KeyDescription(_Q.expiry, "zset", "Ready messages that expire: tag -> when, ms since the epoch.", WITH_QUEUE),
+    KeyDescription(_Q.limited_until, "zset", "The next look at each of these limiters.", WITH_QUEUE),
+    KeyDescription(_Q.expiry, "zset", "Ready messages that expire: tag -> when.", WITH_QUEUE),
     KeyDescription(
         _Q.dlx_outbox,
         "zset",
-        "Dead letters for the dead-letter exchange: tag -> time of death, ms since the epoch.",
+        "Dead letters for their exchange: tag -> time of death.",
         WITH_QUEUE,
     ),
     KeyDescription(
         _Q.dead,
         "zset",
-        "The queue's own dead letters: tag -> time of death, ms since the epoch.",
-        "Members go by `dead_letter_max` and `dead_letter_ttl`. A transient queue has none.",
+        "Stored dead letters: tag -> time of death.",
+        "Within `dead_letter_max` and `dead_letter_ttl`.",
     ),
     KeyDescription(
         _Q.trash,
         "zset",
-        "Sets of purged or deleted messages that are not freed yet: number -> the same number.",
+        "Numbers of the sets of purged or deleted messages.",
         FREED,
     ),
-    KeyDescription(_Q.trash_set(b"NUMBER"), "zset", "One of these sets, renamed: tag -> former score.", FREED),
+    KeyDescription(_Q.trash_set(b"NUMBER"), "zset", "One of these sets: tag -> former score.", FREED),
     KeyDescription(
         _Q.message + b"TAG",
         "hash",
@@ -170,7 +170,7 @@ OF_A_QUEUE = (
     KeyDescription(
         _Q.wakeup_of("CONSUMER"),
         "zset",
-        "The same for the consumers of a priority, or one (its id): a member `work` or `active`.",
+        "The same for the consumers of a priority, or for one: a member `work` or `active`.",
         "Until the consumer takes it, or leaves; in a transient queue it has the record's `ttl`.",
         plain_writers=TAKEN,
     ),
@@ -184,33 +184,32 @@ OF_A_QUEUE = (
     KeyDescription(
         _Q.consumers,
         "zset",
-        "The queue's consumers: id -> when it joined, ms since the epoch.",
-        "A transient queue's as long as the queue; one without a record for a minute.",
+        "The queue's consumers: id -> when it joined.",
+        "Without a record for a minute.",
     ),
     KeyDescription(
         _Q.consumer + b"CONSUMER",
         "hash",
         "The record of one consumer.",
-        "Until the consumer leaves, or its process is lost or silent; in a transient queue it has the record's `ttl`.",
+        "Until the consumer leaves or is lost; in a transient queue it has the record's `ttl`.",
         CONSUMER_FIELDS,
     ),
     KeyDescription(
         _Q.with_credit,
         "zset",
-        "Consumers with credit: id -> priority; and '' at -inf. It exists exactly while the queue has rules for its "
-        "consumers (pause, single active consumer, priorities, rate, owner).",
-        "Until the queue has no such rules; in a transient queue it has the record's `ttl`.",
+        "Consumers with credit: id -> priority; and '' at -inf. Only [restricted queues](glossary.md) have it.",
+        "Until the queue has no rules; in a transient queue it has the record's `ttl`.",
     ),
     KeyDescription(
         _Q.waiting_publishers,
         "zset",
-        "Publishers that wait for capacity of a queue with limits: publisher -> its ticket.",
-        "60 s after the last of them asked.",
+        "Publishers that wait for room: publisher -> its ticket.",
+        "60 s after the last question.",
     ),
     KeyDescription(
         _Q.waiting_publishers + b":seen",
         "zset",
-        "When each of them asked last, ms since the epoch; after 5 s it counts as gone.",
+        "Their last questions; after 5 s a publisher counts as gone.",
         "As the key before.",
     ),
     KeyDescription(
@@ -223,22 +222,21 @@ OF_A_QUEUE = (
     KeyDescription(
         _Q.producer + b"PRODUCER",
         "string",
-        "Number of the last stored message of this producer (one server connection), behind `F` once a retry has fenced later "
-        "originals.",
+        "Number of the last stored message of this producer (a connection), behind `F` once a retry has fenced originals.",
         "`publish_dedup_window` after the last publish; not longer than a transient queue.",
     ),
     KeyDescription(_Q.producer + b"PRODUCER:NUMBER", "string", "1: a retry has stored this message.", "`publish_dedup_window`."),
     KeyDescription(
         _Q.dedup + b"TEXT",
         "string",
-        "Tag and task id of the message with this `x-deduplication-id`; of a moved one also its queue.",
-        "`x-deduplication-ttl`; of a task with `unique` or `debounce` a week after it is due.",
+        "Tag and task id (and the queue of a moved one) of the message with this `x-deduplication-id`.",
+        "`x-deduplication-ttl`; with `unique` or `debounce` until a week after the due time.",
     ),
     KeyDescription(
         _Q.migrated,
         "zset",
-        "Messages that `migrate --from` has stored: id at kombu's server -> when, ms since the epoch.",
-        "An hour after the migration's end; a week where it was killed.",
+        "Messages that `migrate --from` has stored: id at kombu's server -> when.",
+        "An hour after the migration, a week after a kill.",
         plain_writers="`migrate --from`, at its end",
     ),
     KeyDescription(
@@ -251,13 +249,13 @@ OF_A_QUEUE = (
     KeyDescription(
         _Q.moved_in,
         "zset",
-        "Moves of messages from other shards -> when each was finished, ms since the epoch.",
+        "Moves from other shards -> when each was finished.",
         "Ten minutes after the last one.",
     ),
     KeyDescription(
         _Q.leaving_shard,
         "hash",
-        "Messages on their way to another shard -> the set that each was in, and its score there.",
+        "Messages on their way to another shard -> former set and score.",
         "Until the command has ended, or is run again.",
         plain_writers="`shards raise`",
     ),
@@ -285,14 +283,14 @@ OF_A_QUEUE = (
     KeyDescription(
         _Q.events_readers,
         "hash",
-        "Reader -> the last event that it has committed (`EPOCH-N`), when (ms since the epoch), how many it lost, whose it is.",
+        "Reader -> its last committed event (`EPOCH-N`), when, how many it lost, its owner.",
         "As `events_meta`.",
         plain_writers="`events drop-reader`",
     ),
     KeyDescription(
         _Q.event_index + b"TAG",
         "string",
-        "Ids of a message's events, each with a space behind it.",
+        "Ids of a message's events, a space behind each.",
         "`event_log_max_age` after the last event.",
     ),
     KeyDescription(
@@ -307,7 +305,7 @@ OF_AN_EXCHANGE = (
     KeyDescription(
         _KEYS.binding("X"),
         "hash",
-        "Binding -> ''; `version`: when they changed last, ms since the epoch.",
+        "Binding -> ''; `version`: their last change.",
         "Until the last binding is removed, or the exchange is deleted.",
     ),
     KeyDescription(
@@ -320,11 +318,11 @@ OF_AN_EXCHANGE = (
         _F.meta,
         "hash",
         "Counters of a fanout exchange.",
-        "Until the exchange is deleted; an auto-delete exchange's `subscriber_timeout` without subscribers.",
+        "Until the exchange is deleted; of an auto-delete one `subscriber_timeout` without subscribers.",
         FANOUT_FIELDS,
     ),
-    KeyDescription(_F.subscribers, "zset", "Live subscribers: id -> when it is overdue, ms since the epoch.", WITH_EXCHANGE),
-    KeyDescription(_F.cursors, "zset", "Subscriber -> number of the last broadcast that it has processed.", WITH_EXCHANGE),
+    KeyDescription(_F.subscribers, "zset", "Live subscribers: id -> when it is overdue.", WITH_EXCHANGE),
+    KeyDescription(_F.cursors, "zset", "Subscriber -> number of its last processed broadcast.", WITH_EXCHANGE),
     KeyDescription(
         _F.records,
         "hash",
@@ -334,7 +332,7 @@ OF_AN_EXCHANGE = (
     KeyDescription(
         _F.dead,
         "zset",
-        "Recent deaths of subscribers -> time, ms since the epoch.",
+        "Recent deaths of subscribers -> time.",
         "As long as deaths are remembered.",
     ),
     KeyDescription(
@@ -361,8 +359,7 @@ OF_THE_DATABASE = (
     KeyDescription(
         _KEYS.queues,
         "zset",
-        "All queues: +inf for a lasting one; when a transient one ends, ms since the epoch; negative for one "
-        "that is gone (tombstone).",
+        "All queues: +inf (lasting), the end (transient), or negative (gone: a tombstone).",
         FOREVER,
         of_empty_queue=True,
     ),
@@ -379,16 +376,14 @@ OF_THE_DATABASE = (
     KeyDescription(
         _KEYS.limiter_rules,
         "hash",
-        "Limiter, or limiter and key -> from and until when (ms) nothing passes, then its rule in place of those of messages.",
+        "Limiter, with or without key -> a hold (from, until, ms), then its rule in place of those of messages.",
         "Until removed.",
     ),
-    KeyDescription(
-        _KEYS.limiters, "zset", "Limiters with their keys -> since when they are used, ms since the epoch.", "The last 10,000."
-    ),
+    KeyDescription(_KEYS.limiters, "zset", "Limiters with their keys -> since when they are used.", "The last 10,000."),
     KeyDescription(
         _KEYS.limiter_queues,
         "zset",
-        "Queues with messages that wait for a limiter, with the score 0: limiter and key, NUL, the queue's part of its keys.",
+        "Queues whose messages wait for a limiter, with the score 0: limiter and key, NUL, the queue's part of its keys.",
         WITH_MEMBERS,
     ),
     KeyDescription(
@@ -406,27 +401,27 @@ OF_THE_DATABASE = (
     KeyDescription(
         _KEYS.shards_raise,
         "hash",
-        "In the first shard: the number that `shards raise` raises to; which command does it, until when (ms).",
+        "In the first shard: the new number of `shards raise`, its command, until when (ms).",
         "Until the raise is done.",
     ),
     KeyDescription(
         _KEYS.always_swept,
         "set",
-        "Queues that any process sweeps, as they have delayed messages and perhaps no consumer.",
+        "Queues that any process sweeps.",
         WITH_MEMBERS,
     ),
     KeyDescription(_KEYS.sweep_wakeup, "zset", "Wake-up: a new member of that set.", "Seconds.", plain_writers=TAKEN),
     KeyDescription(
         _PROCESSES,
         "hash",
-        "Consuming process -> its record (JSON, see `broker/consumers/processes.py`), behind `lost ` while its messages are put "
-        "back; and `version`, which grows with each change.",
+        "Consuming process -> its record (JSON, see `broker/consumers/processes.py`), behind `lost ` during its recovery; "
+        "`version` grows with each change.",
         "Until the last process has stopped; a day after the last report.",
     ),
     KeyDescription(
         _HEARTBEATS,
         "zset",
-        "Process -> when its next heartbeat is due, ms since the epoch.",
+        "Process -> when its next heartbeat is due.",
         "As `processes`.",
     ),
     KeyDescription(_LEADER, "hash", "The process that is the leader.", "A day after the last heartbeat.", LEADER_FIELDS),
@@ -442,7 +437,7 @@ OF_THE_DATABASE = (
     KeyDescription(
         _KEYS.tracks,
         "zset",
-        "Tracked deliveries that are not resolved -> their deadline, ms since the epoch.",
+        "Unresolved tracked deliveries -> their deadline.",
         WITH_MEMBERS,
         plain_writers="the publisher; the process that resolves it",
     ),

@@ -22,11 +22,10 @@ from celery_redis_plus.spark.job_arguments import add_arguments
 
 COMMANDS_INTRO = """# Commands
 
-[The command line](command-line.md) shows their use; `--help` of a command says more, and explains its options, here with their
-defaults. Each command takes `--json`; those that change or delete take `--dry-run`, those that ask `--yes`. Except for `demo`
-and `spark`, each takes the [connection](command-line.md#connection), and `--shard N` for one of several shards. An argument
-`QUEUE` that may be repeated is a name or a pattern such as `'shop.*'`; without it, all queues are meant. *Filters* are
-`--task`, `--reason`, `--error`, `--release`, `--text`, `--older-than` and `--newer-than`.
+[The command line](command-line.md) shows their use; `--help` of a command says more, and explains its options. Defaults stand in
+brackets. Each command but `demo` and `spark` takes the [connection](command-line.md#connection), `--shard N`, and most `--json`;
+those that change or delete take `--dry-run`, those that ask `--yes`. `[QUEUE]...` are names or patterns such as `'shop.*'`; all
+queues without one. *Filters* are `--task`, `--reason`, `--error`, `--release`, `--text`, `--older-than` and `--newer-than`.
 """
 #: Public names that other pages describe: module -> names and page.
 ELSEWHERE = {
@@ -65,10 +64,10 @@ The public interface is this page, with its names and arguments, the options, th
 [Semantic versioning](https://semver.org/) holds for it. All other modules, and names that begin with `_`, may change in any
 release.
 
-Functions that ask the server raise its [errors](errors.md), and `OptionError` where the app has another broker. `connection` is a
-kombu Connection, a channel over our transport, or a Celery app. `id` is a message's id (its delivery tag), or Celery's task id.
-`app` of `celery_redis_plus.testing` is the task's, or the current one. Methods, and names with a link *Use*, have their first
-sentence here; `help` shows more.
+Functions that ask the server raise its [errors](errors.md), `InvalidArgument` for a wrong argument, and `OptionError` where the
+app has another broker. `connection` is a kombu Connection, a channel over our transport, or a Celery app. `id` is a message's id
+(its delivery tag), or Celery's task id. `app` of `celery_redis_plus.testing` is the task's, or the current one. `help` says more
+of methods and names with a link *Use*.
 
 Elsewhere are:
 
@@ -78,8 +77,8 @@ Elsewhere are:
 
 ADMINISTRATION_INTRO = """# Administration in Python
 
-`celery_redis_plus.admin.broker_admin` has what [the commands](commands.md) do. It is as public as
-[the other names](api.md).
+`celery_redis_plus.admin.broker_admin` has what [the commands](commands.md) do, and is as public as [the other names](api.md). A
+wrong argument raises `InvalidArgument`.
 """
 
 #: Methods that are the package's own business.
@@ -102,14 +101,15 @@ INTERNAL = {
     "BrokerAdmin.unlist_policy",
 }
 #: Classes that the functions return, and no program makes.
-RETURNED = {"Delivery", "BrowsedMessage", "ListedMessage"}
+RETURNED = {"BrokerBack", "BrokerLost", "BrowsedMessage", "Delivery", "EnqueuedTask", "ListedMessage", "Missed", "SubscriberDied"}
 #: Classes whose attributes that page has.
 ATTRIBUTES_ELSEWHERE = {"Missed", "RetryPolicy", "SubscriberDied"}
 #: What the page says once, for all.
 SAID_ONCE = re.compile(
     r"redis\.exceptions\.RedisError: as `error_translation"
+    r"|InvalidArgument: "
     r"|connection: a kombu Connection|app: (the app; )?None: |(app|id|queue): see `|OptionError: the app's broker is none of ours"
-    r"|kombu.exceptions.ChannelError: as `Channel|queue: its name$|(kombu.exceptions.)?ChannelError: there is no such queue"
+    r"|kombu.exceptions.ChannelError: as `Channel|queue: its name\.?$|(kombu.exceptions.)?ChannelError: there is no such queue"
 )
 #: Options that the page tells of before the list.
 COMMON = {"--app", "--broker", "--help", "--json", "--dry-run", "--yes", "--shard"}

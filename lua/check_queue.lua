@@ -2,7 +2,7 @@
 -- Holds one queue's own keys against the rules: they expire only with a transient queue, and ready messages are noticed.
 -- KEYS  1 meta (hash)  2 wakeup (zset)  3 schedule_wakeup (zset)  4 queue (zset)  5 consumers (zset)  6.. delayed (zset),
 --       messages_index (zset), expiry (zset), dlx_outbox (zset), dead (zset), trash (zset), held (zset), groups (zset), limited (zset), limited_until (zset), at last consumer (prefix of a hash) and
---       heartbeats (zset)
+--       heartbeats (zset, read)
 -- ARGV  1 repair (0/1)  2 time without a sweep after which no process can be sweeping a queue with messages (ms)
 -- Returns per violation: number of the key, rule, what was found; nothing of a queue without a record.
 -- Bound: the keys that are given, a few entries of each, and two looks at each of the queue's consumers.

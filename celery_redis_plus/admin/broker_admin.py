@@ -67,7 +67,8 @@ __all__ = ["UNREADABLE", "BrokerAdmin", "BrokerRefusal"]
 class BrokerAdmin(DeadLetterAdmin, DefinitionAdmin, GroupAdmin, LimiterAdmin, MessageAdmin, PolicyAdmin):
     """One connection to a broker, for looking and steering; use it as a context manager.
 
-    Methods that take a queue's name raise QueueNotFound where there is no such queue. All raise as `CommandConnection.call` does.
+    `patterns` are names, or patterns such as `shop.*`; without any, all are meant. Methods raise QueueNotFound for a queue that
+    is not there. All raise as `CommandConnection.call` does.
 
     Args:
         url: the broker's URL, as Celery has it.
@@ -176,7 +177,7 @@ class BrokerAdmin(DeadLetterAdmin, DefinitionAdmin, GroupAdmin, LimiterAdmin, Me
     # -- queues -----------------------------------------------------------------------------------------------------------
 
     def queues(self, *patterns: str, internal: bool = True) -> list[str]:
-        """Return the names of all queues, sorted; with `patterns`, of those that have one of the names, or match one.
+        """Return the names of queues, sorted.
 
         Without `internal` those are left out that Celery has for itself, unless they are named (`overview.is_internal`).
 
@@ -197,7 +198,7 @@ class BrokerAdmin(DeadLetterAdmin, DefinitionAdmin, GroupAdmin, LimiterAdmin, Me
         return list_queues(self._commands, self._keys)
 
     def overview(self, *patterns: str, internal: bool = True) -> list[QueueOverview]:
-        """Return the state of the queues that `patterns` name, with or without internal ones. Raises as `queues` does.
+        """Return the state of queues, with or without internal ones. Raises as `queues` does.
 
         A queue whose keys cannot be read is left out, and logged; where it is named itself, what it raises goes up.
         """
@@ -216,7 +217,7 @@ class BrokerAdmin(DeadLetterAdmin, DefinitionAdmin, GroupAdmin, LimiterAdmin, Me
         return read_overviews(self._commands, self._keys, queues, self._failures)
 
     def bindings(self, queue: str) -> list[tuple[str, Binding]]:
-        """Return the bindings of a queue, each with its exchange; the default exchange, which reaches every queue, has none."""
+        """Return the bindings of a queue, each with its exchange. The default exchange, which reaches every queue, has none."""
         self.check_queue(queue)
         return self._bindings.of_queue(queue)
 
@@ -238,7 +239,7 @@ class BrokerAdmin(DeadLetterAdmin, DefinitionAdmin, GroupAdmin, LimiterAdmin, Me
         return self._consumers.list(queue)
 
     def all_consumers(self, *patterns: str) -> list[ConsumerRecord]:
-        """Return the live consumers of all queues, or of those that `patterns` name, by queue. Raises as `overview` does."""
+        """Return the live consumers of queues, by queue. Raises as `overview` does."""
         found: list[ConsumerRecord] = []
         for queue in self.queues(*patterns):
             with nullcontext() if queue in patterns else self._failures.alone(queue):
@@ -246,9 +247,9 @@ class BrokerAdmin(DeadLetterAdmin, DefinitionAdmin, GroupAdmin, LimiterAdmin, Me
         return found
 
     def subscribers(self, *patterns: str) -> dict[str, list[Subscriber]]:
-        """Return the subscribers of each fanout exchange whose name one of the patterns matches; of all without any.
+        """Return the subscribers of fanout exchanges, those that lag most first.
 
-        The one that lags most comes first. Raises as `list_queues` does.
+        Raises as `list_queues` does.
         """
         registry = SubscriberRegistry(
             self._commands, timeout_s=self._options.subscriber_timeout, max_age_s=self._options.stream_max_age
@@ -261,11 +262,11 @@ class BrokerAdmin(DeadLetterAdmin, DefinitionAdmin, GroupAdmin, LimiterAdmin, Me
         return found
 
     def counters(self, queue: str) -> Counters:
-        """Return what has happened in `queue` since it was declared, and what is in it."""
+        """Return the counters of a queue, and how many messages it has."""
         return read_counters(self._commands, self._keys, queue)
 
     def all_counters(self, *patterns: str) -> dict[str, Counters]:
-        """Return the counters of all queues, or of those that `patterns` name. Raises as `overview` does."""
+        """Return the counters of queues. Raises as `overview` does."""
         names = self.queues(*patterns)
         found = self.counters_of([name for name in names if name not in patterns])
         return {
@@ -281,7 +282,7 @@ class BrokerAdmin(DeadLetterAdmin, DefinitionAdmin, GroupAdmin, LimiterAdmin, Me
         return found
 
     def pause(self, queue: str, reason: str, for_s: float | None = None) -> None:
-        """Give the consumers of `queue` nothing more, for `for_s` seconds or until it is resumed; publishing goes on.
+        """Pause the consumers of `queue`, for `for_s` seconds or until it is resumed; publishing goes on.
 
         Raises:
             InvalidArgument: no reason is given, or `for_s` is not above 0, or over a hundred years.
@@ -308,7 +309,7 @@ class BrokerAdmin(DeadLetterAdmin, DefinitionAdmin, GroupAdmin, LimiterAdmin, Me
         self, kombu_options: Mapping[str, Any], priorities: Priorities | None = None, *, source: str | None = None,
         source_prefix: str | None = None,
     ) -> Migration:  # fmt: skip
-        """Return the migration between kombu's own Redis transport and this broker, a context manager; see `Migration`.
+        """Return the migration from and to kombu's own Redis transport, a context manager; see `Migration`.
 
         kombu's data is in this database, or at the URL `source`, which may have its `global_keyprefix`.
 
@@ -332,7 +333,7 @@ class BrokerAdmin(DeadLetterAdmin, DefinitionAdmin, GroupAdmin, LimiterAdmin, Me
         return migration
 
     def checker(self, *, repair: bool = False, batch: int = CHECKED_A_CALL) -> Checker:
-        """Return a checker of the broker's invariants, which mends them with `repair`; see `Checker`."""
+        """Return a checker of the broker's data, which repairs it with `repair`; see `Checker`."""
         low_first = self._options.priority_order == "low-first"
         return Checker(self._commands, self._keys, self._queues, repair=repair, batch=batch, low_first=low_first)
 

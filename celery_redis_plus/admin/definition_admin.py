@@ -57,7 +57,7 @@ class DefinitionAdmin(AdminPart):
     set_policy: Callable[..., dict[str, str | None]]
 
     def definitions(self) -> Definitions:
-        """Return the lasting queues, the exchanges, the bindings of these queues, and the policies; without Celery's own.
+        """Return the lasting queues, exchanges, bindings and policies, without Celery's own.
 
         Queues are as they were declared: what a policy changes comes with the policy. Raises as `BrokerAdmin.queues`.
         """

@@ -35,7 +35,7 @@ class MessageAdmin(AdminPart):
         yield from list_messages(self._commands, self._keys, queue, state, task, first)
 
     def scheduled(self, *patterns: str, task: str | None = None) -> Iterator[ListedMessage]:
-        """Yield the delayed messages of the queues that `patterns` name, as `queues` takes them, the next due first.
+        """Yield the delayed messages of queues, the next due first.
 
         A queue's next page is read when it is needed. Raises as `queues` does.
         """

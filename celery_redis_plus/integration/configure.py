@@ -41,15 +41,14 @@ def configure_app(
     """Let `app` use Redis or Valkey through this package, and return it.
 
     - Broker URLs `redis://`, `rediss://`, `valkey://`, `valkeys://`, and our transport by its import path, lead here, in
-      every setting that takes a broker. Result backends are left alone.
+      every setting that takes a broker; not those of result backends.
     - `celery worker --consumer-priority N` sets the priority of the worker's consumers.
     - A naive `eta` means what `enable_utc` and `timezone` say.
-    - Tasks may have the options of the page on retries. One that another stands for has that one's result.
+    - Tasks may have the options of the page on retries.
     - `accept` maps queues to what they accept from this app: see typed queues on the page of flow control.
     - `event_log` is the transport option of that name; `broker_transport_options` goes first.
     - `ack_policy` and `queue_ack_policies` (by queue) are ack policies; a task's own goes first.
-    - `revoke_removes=True` lets `revoke` also remove messages that no consumer has: delayed ones, and ready ones in queues
-      with `event_log_index`.
+    - `revoke_removes=True` lets `revoke` also remove delayed messages, and ready ones in queues with `event_log_index`.
     - `group_of(task, args, kwargs)` names the message group of each task that is sent.
     - `limiters` has rules of limiters by their names.
 

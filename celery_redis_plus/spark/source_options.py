@@ -60,7 +60,7 @@ def _duration(value: object) -> float:
 
 OFFSETS = kinds.OptionType(
     "offsets",
-    'earliest, latest, or JSON such as {"celery": "1764000000000-17"} (-2 is earliest, -1 is latest)',
+    'earliest, latest, or JSON such as {"celery": "1764000000000-17"}; -2 is earliest, -1 is latest',
     _offsets,
     hashable=False,
 )
@@ -95,8 +95,8 @@ class SourceOptions:
     starting_offsets: Any = option(  # noqa: RUF009 - a declaration, read by from_mapping
         OFFSETS,
         None,
-        "Where reading begins without a checkpoint: `earliest` (the default of a batch), `latest` (of a stream), or by queue the "
-        "last event that is *not* to be read.",
+        "Where reading begins without a checkpoint. A batch begins at `earliest` by default, a stream at `latest`, a queue in "
+        "JSON behind the event named.",
     )
     ending_offsets: Any = option(  # noqa: RUF009 - as above
         OFFSETS, "latest", "Where a batch ends: `latest`, or by queue the last event to be read."

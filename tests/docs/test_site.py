@@ -52,6 +52,22 @@ SEARCHES = {
     "prometheus": "metrics.html",
     "migrate from redis": "migration.html",
     "spark quickstart": "spark.html",
+    "rollback": "upgrading.html",
+    "connection refused": "troubleshooting.html#publishing",
+    "queue full": "flow-control.html#bounded",
+    "starvation": "priorities.html#starvation",
+    "backpressure": "flow-control.html",
+    "throughput": "sizing.html",
+    "maxmemory policy": "operating.html#memory",
+    "healthcheck": "web.html",
+    "license": "install.html#requirements",
+    "traceback": "dead-letters.html#the-exception",
+    "stuck": "troubleshooting.html#a-task-is-lost",
+    "scheduled task": "delayed-tasks.html",
+    "singleton": "retries.html#unique-tasks",
+    "graceful shutdown": "lifecycle.html#graceful",
+    "exactly once": "guarantees.html#at-least-once",
+    "poison message": "dead-letters.html#poison",
 }
 
 pytestmark = pytest.mark.skipif(not (find_spec("mkdocs") and find_spec("material")), reason="needs the extra docs")

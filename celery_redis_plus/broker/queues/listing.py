@@ -38,14 +38,13 @@ class ListedMessage:
         time_ms: ready: when it became so; delayed: when it is due; unacked: when its lease ends; dead: when it died. In ms since
             the epoch.
         deliveries, failures: how often it was delivered, and how many of these deliveries failed.
-        holder: the session that holds an unacked one; None otherwise.
-        claimed_ms: since when that session has it; None otherwise.
-        changed_priority: what an operator gave it as its priority; None otherwise.
+        holder, claimed_ms: the session that holds an unacked one, and since when; else None.
+        changed_priority: the priority that an operator gave it; else None.
         headers, properties: as published; empty where they cannot be read.
-        size: bytes of headers, properties and body; of a body over 1 MB nothing is counted.
-        content_type, content_encoding: of the body, as published.
-        stored_body: the body; None where it is over 1 MB, and for a payload that cannot be read.
-        reason: why a dead one died; None otherwise.
+        size: bytes of headers, properties and body; a body over 1 MB does not count.
+        content_type, content_encoding: of the body.
+        stored_body: the body; None where it is over 1 MB, or the payload cannot be read.
+        reason: why a dead one died; else None.
     """
 
     tag: str

@@ -24,8 +24,8 @@ def command() -> None:
     "--output", type=click.Path(dir_okay=False, writable=True, path_type=Path), metavar="FILE", help="Instead of the output."
 )
 def definitions(target: Target, *, output: Path | None) -> None:
-    """Print the lasting queues with their arguments, the exchanges, the bindings and the policies as one JSON document, close to
-    RabbitMQ's definitions. Transient queues, Celery's own, and messages are left out.
+    """Print lasting queues, exchanges, bindings and policies as JSON, close to RabbitMQ's definitions. Transient queues,
+    Celery's own, and messages are left out.
 
     `import definitions` declares them on another broker.
     """

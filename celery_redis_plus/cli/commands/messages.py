@@ -114,8 +114,8 @@ def _of_holder(holders: Mapping[str, Holder], session: str | None) -> dict[str, 
 @queue_option
 @json_option
 def show(target: Target, *, message: str, queue: str | None, as_json: bool) -> int:
-    """Show one: its state and place, deliveries, holder, last error, headers, properties and body; of one that is gone, what its
-    queue's events tell.
+    """Show one: its state and place, deliveries, holder, last error, headers, properties and body. Of one that is gone, show what
+    its queue's events tell.
     """
     with target.admin() as admin:
         with searching(admin, queue):
@@ -174,8 +174,8 @@ def cancel(target: Target, *, chosen: Selection, dead_letter: bool, dry_run: boo
 @dry_run_option
 @json_option
 def move(target: Target, *, chosen: Selection, to: str, dry_run: bool, as_json: bool) -> int:
-    """Move messages that no consumer has into another queue, with priority and time: those named, or all of a task in a queue
-    (--queue and --task).
+    """Move messages that no consumer has into another queue: those named, or all of a task in a queue (--queue and --task). They
+    keep priority and time.
     """
     if chosen.queue == to:
         raise click.UsageError(f"--to {to} is the queue that they are in; allowed is another one")
@@ -225,8 +225,8 @@ def reschedule(
 @queue_option
 @json_option
 def prioritize(target: Target, *, message: str, priority: int, queue: str | None, as_json: bool) -> int:
-    """Give a message that no consumer has another priority, 0 to 255, and the place that it would have by it. The worker is told
-    the old one.
+    """Give a message that no consumer has another priority, 0 to 255. It takes the place of that priority; the worker is told the
+    old one.
     """
     told = {"id": message, "priority": priority}, f"message {message} has priority {priority}"
     return _change(

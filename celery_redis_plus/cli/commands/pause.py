@@ -21,7 +21,7 @@ from celery_redis_plus.cli.target import Target, with_target
 )
 @json_option
 def command(target: Target, *, queues: tuple[str, ...], reason: str, for_s: float | None, as_json: bool) -> None:
-    """Pause queues: their consumers get nothing more, publishers go on, and what is in work goes on, too. QUEUE is a name or a
+    """Pause queues: their consumers get nothing more; publishing and running tasks go on. QUEUE is a name or a
     pattern such as 'shop.*'.
 
     A pause survives restarts of workers and server. It ends with 'resume', or by itself after --for. Workers log it.

@@ -18,9 +18,7 @@ from celery_redis_plus.cli.target import Target, with_target
 @click.argument("queue")
 @json_option
 def command(target: Target, *, queue: str, as_json: bool) -> None:
-    """Show one queue: its arguments, limits and how much of each is used, bindings, consumers with host and process, messages by
-    state, and a pause.
-    """
+    """Show one queue: its arguments, limits and their use, bindings, consumers, messages by state, and a pause."""
     with target.admin() as admin:
         one, pause = admin.overview_of(queue), admin.paused(queue)
         bindings, consumers = admin.bindings(queue), admin.consumers(queue)

@@ -71,9 +71,8 @@ ORDERS: Final[dict[str, Callable[[Any], Any]]] = {
 @internal_option
 @json_option
 def command(target: Target, *, queues: tuple[str, ...], watch: bool, interval: float, as_json: bool, **chosen: Any) -> None:
-    """Show what is in the queues: messages by state, live consumers, the age of the oldest ready message, the used part of the
-    limits, and pauses. QUEUE is a name or a pattern such as 'shop.*'; all queues without one. The command 'queue' shows one with
-    its arguments.
+    """Show messages, consumers, the age of the oldest ready message, the use of limits, and pauses of queues. QUEUE is a name or
+    a pattern such as 'shop.*'; all queues without one. The command 'queue' shows one with its arguments.
 
     --json prints one object a queue, one a line.
     """

@@ -29,8 +29,8 @@ HEAD = ("DUE (UTC)", "IN", "QUEUE", "PRIORITY", "TASK OR ROUTING KEY", "TASK ID"
 def command(
     target: Target, *, queues: tuple[str, ...], task: str | None, within_s: float | None, limit: int, as_json: bool
 ) -> None:  # fmt: skip
-    """List the delayed messages of queues, the next due first: tasks with a countdown or an eta, retries, messages with
-    'x-delay'. QUEUE is a name or a pattern such as 'shop.*'; all queues without one.
+    """List the delayed messages of queues, the next due first. They are tasks with a countdown or an eta, retries, and messages
+    with 'x-delay'. QUEUE is a name or a pattern such as 'shop.*'; all queues without one.
 
     IN is by this host's clock. --json prints one object a line, with headers and properties.
     """

@@ -39,7 +39,7 @@ MAX_SAMPLE_S = 3_600
 )
 @json_option
 def command(target: Target, *, message: str, queue: str | None, sample_s: float, as_json: bool) -> int:
-    """Tell why a message waits, who has it, or why it died; then its deliveries with their ends, from the queue's event log, and
+    """Tell why a message waits, who has it, or why it died. Then its deliveries with their ends, from the queue's event log, and
     when its turn comes at the present rate.
 
     ID is a message's id, or Celery's task id.
