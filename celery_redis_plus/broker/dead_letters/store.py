@@ -167,9 +167,13 @@ class DeadLetters:
         counts = self._commands.command("HMGET", self._keys.queue(queue).meta, "dead_evicted", "discarded")
         return sum(int(count or 0) for count in counts)
 
-    def page(self, queue: str, first: int = 0, limit: int = DEAD_LETTER_PAGE) -> list[DeadLetter]:
-        """Return up to `limit` dead letters from rank `first` on, the longest dead first."""
-        return self._read(queue, self._keys.queue(queue).dead, first, limit)
+    def page(self, queue: str, first: int = 0, limit: int = DEAD_LETTER_PAGE, *, newest: bool = False) -> list[DeadLetter]:
+        """Return up to `limit` dead letters from rank `first` on, the longest dead first, or with `newest` the last one."""
+        dead = self._keys.queue(queue).dead
+        if not newest:
+            return self._read(queue, dead, first, limit)
+        last = max(0, self.count(queue) - first)
+        return self._read(queue, dead, max(0, last - limit), min(limit, last))[::-1]
 
     def all(self, queue: str) -> Iterator[DeadLetter]:
         """Yield the dead letters, the longest dead first; those that die or go meanwhile may be missed or left out."""

@@ -89,9 +89,16 @@ def list_(target: Target, *, queue: str, newest: bool, limit: int, as_json: bool
 
     --json prints one object a line, with headers and body.
     """
+    from celery_redis_plus.broker.dead_letters.search import DeadLetterFilter
+
     with target.admin() as admin:
-        pages = admin.search_dead_letters(queue, wanted, newest=newest).pages()
-        found = list(islice((letter for _, page in pages for letter in page), limit))
+        # All tags are read only where a filter selects.
+        if wanted == DeadLetterFilter():
+            admin.check_queue(queue)
+            found = admin.dead_letters.page(queue, 0, limit, newest=newest)
+        else:
+            pages = admin.search_dead_letters(queue, wanted, newest=newest).pages()
+            found = list(islice((letter for _, page in pages for letter in page), limit))
         print_listing(found, functools.partial(described, admin=admin), HEAD, _row, as_json=as_json)
         if not as_json:
             click.echo(f"{len(found):,} of {admin.dead_letters.count(queue):,} dead letters of queue {queue!r}")

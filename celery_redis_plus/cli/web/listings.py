@@ -112,11 +112,8 @@ class Listings:
             search = admin.search_dead_letters(name, letters_of(chosen), newest=not oldest)
             found = chain.from_iterable(letters for _, letters in search.pages(page * looked_at, looked_at))
             letters = list(islice(found, ROWS))
-        elif oldest:
-            letters = admin.dead_letters.page(name, page * ROWS, ROWS)
         else:
-            last = total - page * ROWS
-            letters = admin.dead_letters.page(name, max(0, last - ROWS), min(ROWS, last))[::-1] if last > 0 else []
+            letters = admin.dead_letters.page(name, page * ROWS, ROWS, newest=not oldest)
         return self._show(
             request, "dead_letters.html", name=name, letters=letters, total=total, page=page, more=total > (page + 1) * looked_at,
             chosen=chosen, order="oldest" if oldest else None, looked_at=looked_at, action=action, goes_on=goes_on,

@@ -45,12 +45,22 @@ def test_they_are_listed_and_shown(run, tags):
     assert [line.split()[0] for line in printed.out.splitlines()[1:3]] == tags[:2]
     assert "shop.pay" in printed.out
     assert printed.out.endswith("2 of 3 dead letters of queue 'q'\n")
+    newest = run("list", "q", "--newest", "--limit", "2")[1].out.splitlines()[1:3]
+    assert [line.split()[0] for line in newest] == tags[:0:-1]
     status, printed = run("list", "q", "--json")
     assert [json.loads(line)["body"] for line in printed.out.splitlines()] == ["one", "two", "three"]
     status, printed = run("show", "q", tags[1], "--json")
     shown = json.loads(printed.out)
     assert (status, shown["body"], shown["reason"]) == (0, "two", "rejected")
     assert shown["headers"]["x-death"][0]["queue"] == "q"
+
+
+@pytest.mark.parametrize("order", [[], ["--newest"]])
+def test_a_list_without_filters_reads_what_it_shows(run, tags, redis_client, order):
+    redis_client.zadd("dead:{q}", {f"{number}.absent": 1_000 + number for number in range(50_000)}, nx=True)
+    before = redis_client.info("stats")["total_net_output_bytes"]
+    assert run("list", "q", "--limit", "2", *order)[0] == 0
+    assert redis_client.info("stats")["total_net_output_bytes"] - before < 100_000
 
 
 def test_one_some_and_all_are_replayed(run, tags, channel):
