@@ -49,12 +49,12 @@ class ChannelConsumers:
             decode: makes a payload of a message; raises UnreadableMessageError where it cannot.
             decode_broadcast: the same for a stream's entry.
         """
-        connection = self._connection = server.connection
+        session = self._session = server.session
         self._server = server
-        self._failures = QueueFailures(connection.commands, logger, "cannot be left in order")
+        self._failures = QueueFailures(session.commands, logger, "cannot be left in order")
         self._credit = credit
-        self.queues = QueueConsumers(connection, server.restricted_queues, credit, decode=decode, on_end=self._ended_by_server)
-        self.fanout = FanoutConsumer(connection, credit, self.queues.consumed, decode=decode_broadcast)
+        self.queues = QueueConsumers(session, server.restricted_queues, credit, decode=decode, on_end=self._ended_by_server)
+        self.fanout = FanoutConsumer(session, credit, self.queues.consumed, decode=decode_broadcast)
         #: consumer tag -> queue
         self._queue_of: dict[str, str] = {}
         #: consumer tag -> one that only looks.
@@ -87,9 +87,9 @@ class ChannelConsumers:
             AccessRefused: another consumer has the queue alone, or this one wants to and there are others.
             ResourceLocked: another connection declared it with `exclusive=True`.
         """
-        connection = self._connection
-        connection.session.check_process()
-        connection.ownership.check(queue)
+        session = self._session
+        session.publisher_session.check_process()
+        session.ownership.check(queue)
         self._check_tag(tag)
         if wanted:
             self._check_no_broadcasts("x-filter", queue)
@@ -101,7 +101,7 @@ class ChannelConsumers:
         self._queue_of[tag] = queue
         self.fanout.consume(queue, no_ack=self.queues.consumed[queue].no_ack)
         # A loop that sleeps until other wake-ups has to hear of this queue.
-        connection.waker.wake()
+        session.waker.wake()
 
     def browse(self, queue: str, tag: str, deliver: Callable[[Payload], Any]) -> None:
         """Hand copies of the ready messages of `queue` to `deliver` from now on; the queue does not notice.
@@ -111,19 +111,19 @@ class ChannelConsumers:
             ResourceLocked: another connection declared it with `exclusive=True`.
             QueueNotFound: there is no such queue.
         """
-        connection = self._connection
-        connection.session.check_process()
+        session = self._session
+        session.publisher_session.check_process()
         self._check_no_broadcasts("x-browse", queue)
-        connection.ownership.check(queue)
-        if connection.queues.read(queue) is None:
+        session.ownership.check(queue)
+        if session.queues.read(queue) is None:
             raise QueueNotFound(f"queue {queue!r} does not exist: there is nothing to browse")
         self._check_tag(tag)
         browser = QueueBrowser(
-            connection, queue, deliver, decode=self._decode, may_deliver=lambda: not self._credit.suspended
+            session, queue, deliver, decode=self._decode, may_deliver=lambda: not self._credit.suspended
         )  # fmt: skip
         self._browsers[tag] = browser
         self._server.browsers.append(browser)
-        connection.waker.wake()
+        session.waker.wake()
 
     def _check_tag(self, tag: str) -> None:
         """Raise NotAllowed where the tag is in use, as RabbitMQ does: its cancel would end one of the two."""
@@ -156,8 +156,8 @@ class ChannelConsumers:
 
     def _join(self, queue: str, tag: str, priority: int, *, exclusive: bool, wanted: str) -> None:
         """Enter a consumer into the queue's list on the server. Raises as `consume`."""
-        connection = self._connection
-        known = connection.queues.read(queue)
+        session = self._session
+        known = session.queues.read(queue)
         filtered = known is not None and known.arguments.filtered
         if wanted and not filtered:
             raise InvalidArgument(
@@ -172,17 +172,17 @@ class ChannelConsumers:
         # Maintenance calls these; they do not keep alive a channel that was dropped.
         channel = weakref.ref(self.queues)
         consumer = Consumer(
-            connection.new_consumer_id(), queue, tag, priority=priority, exclusive=exclusive, filter=wanted,
+            session.new_consumer_id(), queue, tag, priority=priority, exclusive=exclusive, filter=wanted,
             state=lambda: NOT_INTERESTED if (alive := channel()) is None else alive.state_of(queue),
             on_redeclared=lambda: None if (alive := channel()) is None else alive.note_redeclared(queue),
             on_deleted=lambda: None if (alive := channel()) is None else alive.note_deleted(queue),
         )  # fmt: skip
-        restricted = connection.consumers.join(consumer, have_ended=connection.session.look_at)
+        restricted = session.consumers.join(consumer, have_ended=session.publisher_session.look_at)
         self._server.restricted_queues.note(queue, restricted=restricted)
         self.queues.add_consumer(consumer)
         if known is not None:
-            connection.service.unacked_messages.note_arguments(queue, known.arguments)
-        connection.watch_queue(queue, consumer)
+            session.service.unacked_messages.note_arguments(queue, known.arguments)
+        session.watch_queue(queue, consumer)
 
     def _end(self, queue: str) -> None:
         """End the consumer of a queue. Raises as `CommandConnection.call` does; it has ended here then, too."""
@@ -190,19 +190,19 @@ class ChannelConsumers:
         try:
             self.queues.stop(queue)
         finally:
-            if not self._connection.session.broken:
+            if not self._session.broken:
                 self._deregister(queue)
 
     def _deregister(self, queue: str) -> None:
         """Take a consumer off its queue's list. Raises as `_end`; maintenance does it then, or `abandon`."""
-        connection, service = self._connection, self._connection.service
+        session, service = self._session, self._session.service
         consumer = self.queues.consumers[queue]
         # In this order: maintenance lists it again if it is consumed and not on the list.
         service.consumed.remove(queue, consumer.id)
         try:
-            connection.consumers.leave(queue, consumer.id)
+            session.consumers.leave(queue, consumer.id)
         except RedisError:
-            if not connection.session.broken:
+            if not session.broken:
                 del self.queues.consumers[queue]
                 service.consumer_lists.deregister(queue, consumer.id)
                 service.wake()
@@ -221,7 +221,7 @@ class ChannelConsumers:
         except ServerUnreachable:
             # Celery 5.6 cancels in the handler of a cold shutdown's signal, and never stops where that raises. eventlet
             # runs the handler in its hub, where nothing may wait for a reply.
-            if not self._connection.session.broken:
+            if not self._session.broken:
                 raise
 
     def _cancel(self, tag: str) -> None:
@@ -234,7 +234,7 @@ class ChannelConsumers:
                 self.queues.consumed[queue].remove(tag)
             return
         try:
-            if not self._connection.session.broken:
+            if not self._session.broken:
                 # Its messages go back with the others.
                 self._server.fetcher.finish_pending()
         finally:
@@ -242,7 +242,7 @@ class ChannelConsumers:
             ends = queue in self.queues.consumed
             if ends:
                 self._end(queue)
-        if ends and not self._connection.session.broken and not self._server.consumes(queue):
+        if ends and not self._session.broken and not self._server.consumes(queue):
             self._leave_queue(queue)
 
     def suspend(self) -> None:
@@ -260,17 +260,17 @@ class ChannelConsumers:
             AccessRefused: another consumer has the queue alone.
             ResourceLocked: it has a single active consumer, or belongs to another connection.
         """
-        connection = self._connection
-        connection.session.check_process()
+        session = self._session
+        session.publisher_session.check_process()
         if queue not in self._asked and queue not in self.queues.consumed:
-            connection.ownership.check(queue)
+            session.ownership.check(queue)
             # Its delayed and forgotten messages need somebody who looks after them, as a consumer would.
             self._asked.add(queue)
-            connection.watch_queue(queue)
-            known = connection.queues.read(queue)
+            session.watch_queue(queue)
+            known = session.queues.read(queue)
             if known is not None:
-                connection.service.unacked_messages.note_arguments(queue, known.arguments)
-            connection.service.wait_until_reported()
+                session.service.unacked_messages.note_arguments(queue, known.arguments)
+            session.service.wait_until_reported()
         return self.queues.get(queue)
 
     def _ended_by_server(self, queue: str) -> None:
@@ -290,34 +290,32 @@ class ChannelConsumers:
         One for replies stays for `REPLIES_STAY_MS`: its client may be connecting again. Celery 5.6.3 cancels the consumer of its
         backend `rpc://` once a second, and consumes anew (celery/backends/asynchronous.py takes a timeout for a lost connection).
         """
-        connection = self._connection
+        session = self._session
         self.fanout.leave(queue)
         # Not by what it was when this consumer began: a lasting queue may have been declared in its place.
-        known = connection.queues.read(queue)
+        known = session.queues.read(queue)
         if known is None or not known.arguments.auto_delete:
             return
         try:
-            connection.ownership.check(queue)
+            session.ownership.check(queue)
         except ResourceLocked:
             return
         if self._is_for_replies(queue, known.arguments):
-            connection.queues.let_expire(queue, REPLIES_STAY_MS, known.id)
-        elif connection.queues.delete(queue, if_unused=True, if_id=known.id) is not None:
-            connection.owned_queues.forget(queue)
-            connection.bindings.unbind_queues([queue])
+            session.queues.let_expire(queue, REPLIES_STAY_MS, known.id)
+        elif session.queues.delete(queue, if_unused=True, if_id=known.id) is not None:
+            session.owned_queues.forget(queue)
+            session.bindings.unbind_queues([queue])
 
     def _is_for_replies(self, queue: str, arguments: QueueArguments) -> bool:
         """Return whether clients that know a queue's name send to it, and it says for how long it may stay unused."""
-        return (
-            "x-expires" in arguments.arguments and not arguments.exclusive and not self._connection.service.topology.binds(queue)
-        )
+        return "x-expires" in arguments.arguments and not arguments.exclusive and not self._session.service.topology.binds(queue)
 
     # -- the channel's end -------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
         """Give back what will not be settled any more. Raises as `CommandConnection.call` does."""
         self._server.discard(self.queues)
-        if self._connection.session.broken:
+        if self._session.broken:
             self.abandon()
         else:
             self._server.fetcher.finish_pending()
@@ -325,7 +323,7 @@ class ChannelConsumers:
 
     def _leave(self) -> None:
         """Close in order, while the server answers."""
-        service, credit = self._connection.service, self._credit
+        service, credit = self._session.service, self._credit
         active_tasks, delivered = service.active_tasks, credit.unsettled()
         # Before others may claim: what goes back comes before what is newer.
         if active_tasks is None:
@@ -335,7 +333,7 @@ class ChannelConsumers:
         for tag, queue in list(self._queue_of.items()):
             self._contained(queue, self._cancel, tag)
         for queue in self._asked:
-            service.consumed.remove(queue, self._connection.id)
+            service.consumed.remove(queue, self._session.id)
             self._contained(queue, self._leave_queue, queue)
         self.queues.release_buffered()
         # The session lives, and other channels use it: only this channel's own deliveries are left to maintenance.
@@ -353,10 +351,10 @@ class ChannelConsumers:
 
     def abandon(self) -> None:
         """Leave what a broken session has not settled to maintenance, which outlives the connection."""
-        service, session = self._connection.service, self._connection.id
+        service, session_id = self._session.service, self._session.id
         delivered = self._credit.unsettled()
         for queue in self._asked:
-            service.consumed.remove(queue, session)
+            service.consumed.remove(queue, session_id)
         self.fanout.orphan()
         consumers = self.queues.consumers
         for queue, consumer in consumers.items():
@@ -364,7 +362,7 @@ class ChannelConsumers:
         queues = {*self.queues.abandon(), *consumers, *self._asked}
         self._credit.leave_unsettled()
         if queues or delivered:
-            service.unacked_messages.abandon(session, queues, delivered)
+            service.unacked_messages.abandon(session_id, queues, delivered)
         # After it: a single active consumer leaves when the messages are back.
         for queue, consumer in consumers.items():
             service.consumer_lists.deregister(queue, consumer.id)

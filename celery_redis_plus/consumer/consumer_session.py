@@ -52,7 +52,7 @@ class ConsumerSession:
 
     def __init__(self, session: PublisherSession) -> None:
         """Consume over `session`, which closes it with itself. Its connections connect when they are used."""
-        self.session = session
+        self.publisher_session = session
         self.id = session.id
         self.connector, self.commands = session.connector, session.commands
         self.keys, self.options = session.keys, session.options
@@ -124,7 +124,7 @@ class ConsumerSession:
 
     def _make_broadcasts(self) -> None:
         options = self.options
-        self.registry = self.session.registry
+        self.registry = self.publisher_session.registry
         self.reader = FanoutReader(
             self.stream_connection, patterns=options.fanout_patterns, wait_s=STREAM_POLLS * options.polling_interval
         )
@@ -134,19 +134,19 @@ class ConsumerSession:
     @fork_safe_property
     def service(self) -> MaintenanceService:
         """This process's service for the broker; `forked` forgets it, because a child has one of its own."""
-        return self.session.service
+        return self.publisher_session.service
 
     # -- its state ---------------------------------------------------------------------------------------------------------
 
     @property
     def broken(self) -> bool:
         """Whether the session is: what asks for each message looks there."""
-        return self.session.broken
+        return self.publisher_session.broken
 
     @property
     def client_connection(self) -> object | None:
         """The client's connection, which outlives sessions; None where it is gone."""
-        return self.session.client_connection
+        return self.publisher_session.client_connection
 
     def new_consumer_id(self) -> str:
         """Return the id of one more consumer."""
@@ -154,7 +154,7 @@ class ConsumerSession:
 
     def forked(self) -> None:
         """Leave what was claimed and is to be settled to the parent, in a child."""
-        self.id = self.session.id
+        self.id = self.publisher_session.id
         self.__dict__.pop("service", None)
         self.loop_thread = None
         self.waiter.reset()
@@ -165,7 +165,7 @@ class ConsumerSession:
 
         A consumer whose prefetch window is full waits without any command under way.
         """
-        if self.session.broken or not self.commands.connected:
+        if self.publisher_session.broken or not self.commands.connected:
             return
         if not self._knows_idle_timeout:
             self._knows_idle_timeout = True
@@ -211,14 +211,14 @@ class ConsumerSession:
         envelope, _, body = unacked.entry[1][3].partition(BODY_SEPARATOR)
         unacked.attempt = unacked.attempt or PublishAttempt()
         self.queues.ensure_swept_once(queue)
-        self.session.publisher.to_dead_letters(
+        self.publisher_session.publisher.to_dead_letters(
             queue, Outgoing(envelope, body, rank=255), unacked.attempt, REJECTED, self.options.dead_letter_max
         )
         return True
 
     def report_progress(self, position: SubscriberCursor) -> None:
         """Tell publishers that may wait for a subscriber how far it is. If the connection is lost, its next heartbeat does."""
-        if not self.session.broken:
+        if not self.publisher_session.broken:
             with suppress(RedisError, OSError):
                 self.registry.report_progress(position)
 
@@ -227,7 +227,7 @@ class ConsumerSession:
     def close(self) -> None:
         """End the subscriptions, settle what waits, and close the connections; the session closes the others."""
         self._on_drop.detach()
-        if not self.session.broken:
+        if not self.publisher_session.broken:
             self._unsubscribe_bound()
             self.acknowledger.flush()
         self.wakeup_connection.close()

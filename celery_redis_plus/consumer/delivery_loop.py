@@ -37,16 +37,16 @@ HEALTH_S = 5.0
 class DeliveryLoop:
     """Serves the consumers of one kombu connection."""
 
-    def __init__(self, connection: ConsumerSession, has_callbacks: Callable[[Any], bool]) -> None:
+    def __init__(self, session: ConsumerSession, has_callbacks: Callable[[Any], bool]) -> None:
         """Serve the consumers that are added.
 
         Args:
-            connection: the connections to the server.
+            session: of the connection, as far as it consumes.
             has_callbacks: tells whether an event loop has callbacks to call in its next turn.
         """
-        self._hub = HubRegistration(connection.waker, has_callbacks)
-        self.server = ServerConsumer(connection, self._hub)
-        self._connection = connection
+        self._hub = HubRegistration(session.waker, has_callbacks)
+        self.server = ServerConsumer(session, self._hub)
+        self._session = session
         self._in_tick = False
         #: Called between two deliveries of a turn: raises what ends the worker, as its event loop does between two turns.
         self.check_shutdown: Callable[[], None] = lambda: None
@@ -60,7 +60,7 @@ class DeliveryLoop:
 
     def wake(self) -> None:
         """Have the loop, or `drain`, look at what there is to do. From any thread, and from a signal handler."""
-        self._connection.waker.wake()
+        self._session.waker.wake()
 
     # -- without an event loop --------------------------------------------------------------------------------------------
 
@@ -92,38 +92,38 @@ class DeliveryLoop:
 
     def deliver(self) -> bool:
         """Deliver one message, or the broadcasts that have come together. Raises as `drain` does."""
-        if self._connection.session.broken:
-            self._connection.session.check_open()
+        if self._session.broken:
+            self._session.publisher_session.check_open()
         self.server.renew_logins()
         return self._deliver()
 
     def _deliver(self) -> bool:
         began = time.monotonic()
-        in_tick, thread = self._in_tick, self._connection.loop_thread
+        in_tick, thread = self._in_tick, self._session.loop_thread
         # A context manager would cost as much as a delivery.
-        delivering = self._connection.service.delivering
-        delivering.begin(self._connection.id)
+        delivering = self._session.service.delivering
+        delivering.begin(self._session.id)
         self._in_tick = True
-        self._connection.loop_thread = threading.get_ident()
+        self._session.loop_thread = threading.get_ident()
         try:
             delivered = self.server.deliver_one()
             if delivered:
                 self.server.deliver_burst(until=began + TICK_BUDGET_S)
         finally:
             self._in_tick = in_tick
-            self._connection.loop_thread = thread
+            self._session.loop_thread = thread
             delivering.end()
         return delivered
 
     def look(self) -> bool:
         """Look for what is not claimed yet, and tell the consumers that have ended; return whether anything may have come."""
-        came = self._connection.reader.apply_changes() or self.server.fetcher.claim()
+        came = self._session.reader.apply_changes() or self.server.fetcher.claim()
         self.server.tell_cancelled()
         return came
 
     def prepare_wait(self) -> dict[str, int]:
         """Send what is batched, and ask to be told of messages; return what to wait for, by name."""
-        self._connection.acknowledger.flush()
+        self._session.acknowledger.flush()
         self.server.start_waits()
         return self.server.descriptors()
 
@@ -146,7 +146,7 @@ class DeliveryLoop:
     def attach(self, loop: Any) -> None:
         """Serve from `loop`; calling it again, or with another loop, leaves no trace of before."""
         self.detach()
-        self._connection.loop_thread = threading.get_ident()
+        self._session.loop_thread = threading.get_ident()
         self._hub.attach(loop, self.on_tick, self.server.check_replies)
 
     def may_batch_ack(self, service: MaintenanceService, queue: str) -> bool:
@@ -168,7 +168,7 @@ class DeliveryLoop:
             check_shutdown: raises what ends the worker, if it was told to end.
         """
         self.check_shutdown = check_shutdown
-        self._connection.claim_commands.worker = name
+        self._session.claim_commands.worker = name
         self.server.fetcher.pool_is_concurrent = pool_is_concurrent
 
     @property
@@ -179,11 +179,11 @@ class DeliveryLoop:
     def detach(self) -> None:
         """Leave the loop."""
         if self._hub.attached:
-            self._connection.loop_thread = None
+            self._session.loop_thread = None
             with suppress(RedisError, OSError):
                 # What failed is broken by now, and its next user hears of it.
                 self.server.fetcher.finish_pending()
-            self._connection.acknowledger.flush()
+            self._session.acknowledger.flush()
             self._hub.detach()
 
     def on_tick(self) -> None:
@@ -210,8 +210,8 @@ class DeliveryLoop:
         if self._in_tick:
             return True
         self._in_tick = True
-        delivering = self._connection.service.delivering
-        delivering.begin(self._connection.id)
+        delivering = self._session.service.delivering
+        delivering.begin(self._session.id)
         try:
             deadline = time.monotonic() + TICK_BUDGET_S
             # A signal that came before this turn has woken the loop, and this turn has taken that for its own.
@@ -223,7 +223,7 @@ class DeliveryLoop:
                     return True
         except BaseException:
             # It ends the loop: a shutdown, also a cold one out of a task.
-            self._connection.acknowledger.flush()
+            self._session.acknowledger.flush()
             raise
         else:
             return False

@@ -30,7 +30,7 @@ class FanoutConsumer:
 
     def __init__(
         self,
-        connection: ConsumerSession,
+        session: ConsumerSession,
         credit: Credit,
         consumed: Mapping[str, Deliver],
         *,
@@ -39,12 +39,12 @@ class FanoutConsumer:
         """Read nothing yet.
 
         Args:
-            connection: the connections to the broker.
+            session: of the connection, as far as it consumes.
             credit: the channel's prefetch limit.
             consumed: queue -> the function that its deliveries are handed to; the caller keeps it up to date.
             decode: makes a payload of a stream's entry; raises UnreadableMessageError where it cannot.
         """
-        self._connection = connection
+        self._session = session
         self._credit = credit
         self._consumed = consumed
         self._decode = decode
@@ -57,38 +57,38 @@ class FanoutConsumer:
 
     def bind(self, queue: str, exchange: str, routing_key: str) -> None:
         """Take the cursor now, so that nothing is missed between binding and consuming."""
-        connection = self._connection
-        keys = connection.session.fanout_keys(exchange)
-        connection.bound.setdefault(queue, {})[exchange, routing_key] = keys
+        session = self._session
+        keys = session.publisher_session.fanout_keys(exchange)
+        session.bound.setdefault(queue, {})[exchange, routing_key] = keys
         self._position(queue, keys)
 
     def unbind(self, queue: str, exchange: str, routing_key: str) -> bool:
         """End what `bind` began; return whether there was such a binding, and the queue's others have to be read anew."""
-        connection = self._connection
-        bound = connection.bound.get(queue, {})
+        session = self._session
+        bound = session.bound.get(queue, {})
         keys = bound.pop((exchange, routing_key), None)
         if keys is None:
             return False
-        connection.reader.unsubscribe(queue)
+        session.reader.unsubscribe(queue)
         if all(other != exchange for other, _ in bound):
-            for position in connection.service.positions.owned(connection, queue):
+            for position in session.service.positions.owned(session, queue):
                 if position.stream == keys.stream:
                     self._end(position)
-            connection.registry.forget_durable(keys, queue)
+            session.registry.forget_durable(keys, queue)
         return True
 
     def forget_queue(self, queue: str, exchanges: Collection[str]) -> None:
         """Forget the subscriptions of a queue that was deleted, and was bound to fanout `exchanges`."""
-        connection = self._connection
-        connection.bound.pop(queue, None)
-        connection.reader.unsubscribe(queue)
+        session = self._session
+        session.bound.pop(queue, None)
+        session.reader.unsubscribe(queue)
         self.leave(queue)
         for exchange in exchanges:
-            connection.registry.forget_durable(connection.session.fanout_keys(exchange), queue)
+            session.registry.forget_durable(session.publisher_session.fanout_keys(exchange), queue)
 
     def bound_to(self, queue: str) -> list[str]:
         """Return the fanout exchanges that this connection has bound a queue to."""
-        return [exchange for exchange, _ in self._connection.bound.get(queue, ())]
+        return [exchange for exchange, _ in self._session.bound.get(queue, ())]
 
     def consume(self, queue: str, *, no_ack: bool) -> None:
         """Read the queue's broadcasts for this channel, which consumes it."""
@@ -102,45 +102,45 @@ class FanoutConsumer:
         """Read the broadcasts of what the queue is bound to now, if this channel consumes it."""
         if queue not in self._consumed:
             return
-        connection = self._connection
+        session = self._session
         may = None if queue in self._no_ack else self._may_take
-        for (_, routing_key), keys in connection.bound.get(queue, {}).items():
+        for (_, routing_key), keys in session.bound.get(queue, {}).items():
             position = self._position(queue, keys)
-            position.decide(connection.service.active_tasks)
+            position.decide(session.service.active_tasks)
             position.live = True
-            connection.reader.subscribe(position, routing_key, self, may)
+            session.reader.subscribe(position, routing_key, self, may)
 
     def stop(self, queue: str) -> None:
         """Read no more broadcasts of a queue: its consumer ends."""
-        self._connection.reader.unsubscribe(queue)
+        self._session.reader.unsubscribe(queue)
 
     def leave(self, queue: str) -> None:
         """Note that this connection consumes the queue no more."""
-        for position in self._connection.service.positions.owned(self._connection, queue):
+        for position in self._session.service.positions.owned(self._session, queue):
             self._end(position)
 
     def orphan(self) -> None:
         """Leave the positions of a broken connection, and what was delivered of them, to the next one."""
         for queue in self._consumed:
-            for position in self._connection.service.positions.owned(self._connection, queue):
+            for position in self._session.service.positions.owned(self._session, queue):
                 position.orphan()
 
     def _position(self, queue: str, keys: FanoutKeys) -> SubscriberCursor:
-        connection = self._connection
-        positions = connection.service.positions
-        position = positions.of(connection, queue, keys.stream)
+        session = self._session
+        positions = session.service.positions
+        position = positions.of(session, queue, keys.stream)
         if position is None:
-            known = connection.queues.read(queue)
+            known = session.queues.read(queue)
             durable = known is not None and known.arguments.durable_subscriber
-            position = connection.registry.subscribe(keys, queue, durable=durable)
-            positions.add(position, connection)
-        position.on_change = connection.waker.wake
-        if limits := connection.session.exchange_limits(keys.exchange):
-            position.report_each(limits.reports_every, connection.report_progress)
+            position = session.registry.subscribe(keys, queue, durable=durable)
+            positions.add(position, session)
+        position.on_change = session.waker.wake
+        if limits := session.publisher_session.exchange_limits(keys.exchange):
+            position.report_each(limits.reports_every, session.report_progress)
         return position
 
     def _end(self, position: SubscriberCursor) -> None:
-        self._connection.service.positions.end(position, self._connection.registry.unsubscribe)
+        self._session.service.positions.end(position, self._session.registry.unsubscribe)
 
     def _may_take(self) -> bool:
         # Asked of the instance: Celery replaces it (worker_disable_prefetch).
@@ -172,7 +172,7 @@ class FanoutConsumer:
             return 0
         unacked = None if before is None else position.deliver(tag, entry, before)
         if HEADER in payload["headers"]:
-            tracking = self._connection.session.tracking
+            tracking = self._session.publisher_session.tracking
             tracked = tracking.delivered(payload["headers"], position.id, entry[1][3])
             if unacked is not None:
                 unacked.tracked = tracked
@@ -183,7 +183,7 @@ class FanoutConsumer:
 
     def _pass_over(self, position: SubscriberCursor, entry: Entry, unreadable: UnreadableMessageError) -> None:
         """Count a broadcast that cannot be read. The log has the first of each kind of error of a queue: there may be many."""
-        self._connection.service.unreadable += 1
+        self._session.service.unreadable += 1
         if position.report_every:
             # Publishers may wait for it.
             position.report_progress()

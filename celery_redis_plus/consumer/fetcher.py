@@ -52,14 +52,14 @@ class Fetcher:
 
     def __init__(
         self,
-        connection: ConsumerSession,
+        session: ConsumerSession,
         restricted_queues: RestrictedQueues,
         consumers: list[QueueConsumers],
         hub: HubRegistration,
     ) -> None:
         """Claim for `consumers`, which the caller keeps up to date, as the options and the loop of `hub` let them."""
-        options = connection.options
-        self._connection = connection
+        options = session.options
+        self._session = session
         self._restricted_queues = restricted_queues
         self._consumers = consumers
         self._hub = hub
@@ -95,10 +95,10 @@ class Fetcher:
         Raises:
             redis.exceptions.RedisError: the claim was refused or the connection failed (`error_translation.translate`).
         """
-        if self._connection.service.process_end.begun:
+        if self._session.service.process_end.begun:
             return False
         if self._looked_at is not None:
-            self._connection.commands.read_ready()
+            self._session.commands.read_ready()
         if self._found:
             self._add_found()
         came = self._take_pending() if self.pending is not None else self._claim_for_next()
@@ -168,7 +168,7 @@ class Fetcher:
         """
         restricted = self._restricted_queues.names
         ready = self._plain_ready()
-        some = not ready or bool(self._connection.commands.command("EXISTS", *ready))
+        some = not ready or bool(self._session.commands.command("EXISTS", *ready))
         for consumers in self._consumers:
             consumers.add_candidates(list(consumers.consumed) if some else restricted)
 
@@ -176,7 +176,7 @@ class Fetcher:
         """Return the keys of the ready messages of the queues without rules."""
         restricted = self._restricted_queues.names
         plain = {queue for consumers in self._consumers for queue in consumers.consumed if queue not in restricted}
-        return [self._connection.keys.queue(queue).ready for queue in plain]
+        return [self._session.keys.queue(queue).ready for queue in plain]
 
     def look(self) -> None:
         """As `recheck`, without a wait for the answer, which a later turn takes: a server that hangs keeps no other one waiting.
@@ -184,13 +184,13 @@ class Fetcher:
         Raises as `claim` does.
         """
         if self.looks:
-            self._connection.commands.read_ready()
+            self._session.commands.read_ready()
             self.check_pending()
             return
         ready = self._plain_ready()
         if ready:
             self._looked_at = clock.now_s()
-            self._connection.commands.command_nowait("EXISTS", *ready, done=lambda reply, _: self._noted(reply))
+            self._session.commands.command_nowait("EXISTS", *ready, done=lambda reply, _: self._noted(reply))
         for consumers in self._consumers:
             consumers.add_candidates(self._restricted_queues.names if ready else list(consumers.consumed))
 
@@ -203,8 +203,8 @@ class Fetcher:
         """Take the answer to a look, in the thread that reads it."""
         self._looked_at = None
         self._checked([queue for consumers in self._consumers for queue in consumers.consumed], reply)
-        if threading.get_ident() != self._connection.loop_thread:
-            self._connection.waker.wake()
+        if threading.get_ident() != self._session.loop_thread:
+            self._session.waker.wake()
 
     # -- one claim -------------------------------------------------------------------------------------------------------
 
@@ -215,9 +215,9 @@ class Fetcher:
 
     def _claim_for(self, consumers: QueueConsumers, credit: int) -> bool:
         self.claims += 1
-        if self._connection.unreported:
-            self._connection.unreported = False
-            self._connection.service.wait_until_reported()
+        if self._session.unreported:
+            self._session.unreported = False
+            self._session.service.wait_until_reported()
         if self._interval_s:
             self._delayed_until = time.monotonic() + self._interval_s
         if len(self._consumers) > 1:
@@ -232,7 +232,7 @@ class Fetcher:
         if by_rules or len(request.queues) > MAX_QUEUES:
             result = restricted.claim(request)
         else:
-            commands = self._connection.claim_commands
+            commands = self._session.claim_commands
             batch = commands.claim(request.queues, request.credit, share=request.share, held=request.unacked)
             result = self._result(batch)
         consumers.mark_checked(request.queues)
@@ -252,7 +252,7 @@ class Fetcher:
         pending = PendingClaim(consumers, clock.now_s(), credit)
         unacked = request.unacked[:MAX_QUEUES] if credit > 1 else ()
         done = partial(self._answered, pending)
-        pending.names = self._connection.claim_commands.post(names, credit, share=request.share, held=unacked, done=done)
+        pending.names = self._session.claim_commands.post(names, credit, share=request.share, held=unacked, done=done)
         self.pending = pending
         # A wake-up that comes from now on is news.
         consumers.mark_checked(pending.names)
@@ -260,8 +260,8 @@ class Fetcher:
     def _answered(self, pending: PendingClaim, reply: Any, error: Exception | None) -> None:
         """Keep the reply, in the thread that reads it."""
         pending.answer = (reply, error)
-        if threading.get_ident() != self._connection.loop_thread:
-            self._connection.waker.wake()
+        if threading.get_ident() != self._session.loop_thread:
+            self._session.waker.wake()
 
     def _take_pending(self) -> bool:
         """Hand what has come over to the channel's consumers; return False where nothing has. Raises as `claim` does."""
@@ -273,24 +273,24 @@ class Fetcher:
         if error is not None:
             raise error
         pending.consumers.take_claimed(
-            self._result(self._connection.claim_commands.read_reply(reply, pending.names)), pending.asked_at
+            self._result(self._session.claim_commands.read_reply(reply, pending.names)), pending.asked_at
         )
         return True
 
     def finish_pending(self) -> None:
         """Wait for the reply of a claim that is on its way, and hand it over. Raises as `claim` does."""
         pending = self.pending
-        if pending is not None and not self._connection.session.broken:
-            self._connection.commands.read_until(until=lambda: pending.answer is not None)
+        if pending is not None and not self._session.broken:
+            self._session.commands.read_until(until=lambda: pending.answer is not None)
             self._take_pending()
 
     def check_pending(self) -> None:
         """Give the connection up where the server has been silent for as long as it may be."""
-        pending, timeout_s = self.pending, self._connection.options.socket_timeout
+        pending, timeout_s = self.pending, self._session.options.socket_timeout
         claimed_at = None if pending is None or pending.answer is not None else pending.asked_at
         asked_at = min((at for at in (claimed_at, self._looked_at) if at is not None), default=math.inf)
         if timeout_s is not None and clock.now_s() - asked_at > timeout_s:
-            self._connection.commands.abort(RedisTimeoutError("the server did not answer a claim, or a look for messages"))
+            self._session.commands.abort(RedisTimeoutError("the server did not answer a claim, or a look for messages"))
 
     # -- several channels ------------------------------------------------------------------------------------------------
 
@@ -313,8 +313,8 @@ class Fetcher:
             for queue in other.order.idle(IDLE_QUEUES)
         ]
         if names:
-            ready = [self._connection.keys.queue(name).ready for name in names]
-            self._connection.commands.command_nowait(
+            ready = [self._session.keys.queue(name).ready for name in names]
+            self._session.commands.command_nowait(
                 "EXISTS", *ready, done=lambda reply, _: self._checked(names, reply), buffered=True
             )  # fmt: skip
 

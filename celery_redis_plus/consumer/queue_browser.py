@@ -38,7 +38,7 @@ class QueueBrowser:
 
     def __init__(
         self,
-        connection: ConsumerSession,
+        session: ConsumerSession,
         queue: str,
         deliver: Callable[[Payload], Any],
         *,
@@ -48,13 +48,13 @@ class QueueBrowser:
         """Begin with the first ready message.
 
         Args:
-            connection: the connections to the broker.
+            session: of the connection, as far as it consumes.
             queue: its name.
             deliver: gets the payload of each copy.
             decode: makes a payload of a message; raises UnreadableMessageError where it cannot.
             may_deliver: tells whether the channel's consumers are not suspended.
         """
-        self._connection = connection
+        self._session = session
         self._queue = queue
         self._deliver = deliver
         self._decode = decode
@@ -80,10 +80,10 @@ class QueueBrowser:
         copy = self._buffer.popleft()
         try:
             if copy.body is None:
-                copy = replace(copy, body=self._connection.claim_commands.fetch_body(copy))
+                copy = replace(copy, body=self._session.claim_commands.fetch_body(copy))
             payload = None if copy.body is None else self._decode(copy)
         except UnreadableMessageError:
-            self._connection.service.unreadable += 1
+            self._session.service.unreadable += 1
             logger.exception(
                 "message %s of queue %r cannot be read; its browser passes over it", copy.tag, copy.queue,
                 extra={"tag": copy.tag, "queue": copy.queue},
@@ -109,7 +109,7 @@ class QueueBrowser:
 
     def _read(self) -> bool:
         """Read the next messages that are new, or go on with the pass; return whether that has ended."""
-        commands, keys = self._connection.commands, self._connection.keys
+        commands, keys = self._session.commands, self._session.keys
         tags = waiting_page(commands, keys, self._queue, self._rank, TAGS_A_READ)
         fresh = next((at for at, tag in enumerate(tags) if not self._knows(tag)), None)
         if fresh is None:

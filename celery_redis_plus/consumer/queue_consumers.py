@@ -80,7 +80,7 @@ class QueueConsumers:
 
     def __init__(
         self,
-        connection: ConsumerSession,
+        session: ConsumerSession,
         restricted_queues: RestrictedQueues,
         credit: Credit,
         *,
@@ -90,13 +90,13 @@ class QueueConsumers:
         """Consume nothing yet.
 
         Args:
-            connection: the connections to the broker.
+            session: of the connection, as far as it consumes.
             restricted_queues: claims from queues with rules.
             credit: the channel's prefetch limit.
             decode: makes a payload of a message; raises UnreadableMessageError where it cannot.
             on_end: called with the name of a queue whose consumer the server has ended; it calls `stop`.
         """
-        self._connection = connection
+        self._session = session
         self._restricted_queues = restricted_queues
         self.credit = credit
         self._decode = decode
@@ -113,7 +113,7 @@ class QueueConsumers:
         self.recheck_at: dict[str, float] = {}
         #: Claimed and not delivered.
         self.buffer: deque[UnackedMessage] = deque()
-        self.order = QueueOrder(connection.options.queue_order_strategy, self.consumed)
+        self.order = QueueOrder(session.options.queue_order_strategy, self.consumed)
         #: Queues that there is a reason to claim from.
         self.candidates = self.order.candidates
         #: Queues that were declared again, as maintenance noticed.
@@ -143,10 +143,10 @@ class QueueConsumers:
 
     def _choose_wakeup(self, queue: str) -> None:
         """Choose the wake-up of this channel's consumer of a queue, by what the queue was declared with."""
-        connection, consumer = self._connection, self.consumers[queue]
-        declared = connection.queues.arguments(queue)
+        session, consumer = self._session, self.consumers[queue]
+        declared = session.queues.arguments(queue)
         alone = declared is not None and declared.single_active
-        of = connection.keys.queue(queue)
+        of = session.keys.queue(queue)
         self.wakeups[queue] = of.wakeup_of(consumer.id if alone else str(consumer.priority or ""))
         if consumer.filter or (declared is not None and declared.filtered):
             self.own_wakeups[queue] = of.wakeup_of(consumer.id)
@@ -167,12 +167,12 @@ class QueueConsumers:
     def note_redeclared(self, queue: str) -> None:
         """Note that a queue was declared again, by any process. From any thread."""
         self._redeclared.append(queue)
-        self._connection.waker.wake()
+        self._session.waker.wake()
 
     def note_deleted(self, queue: str) -> None:
         """Note that a queue was deleted, by any process. From any thread."""
         self._deleted.append(queue)
-        self._connection.waker.wake()
+        self._session.waker.wake()
 
     def tell_cancelled(self) -> None:
         """Tell the consumers that the server has ended: those with a function for it by that.
@@ -200,7 +200,7 @@ class QueueConsumers:
         self.order.forget(queue)
         self.recheck_at.pop(queue, None)
         self.own_wakeups.pop(queue, None)
-        if not self._connection.session.broken:
+        if not self._session.broken:
             self.release_buffered(queue)
 
     def abandon(self) -> list[str]:
@@ -252,8 +252,8 @@ class QueueConsumers:
     def take_claimed(self, result: FetchResult, asked_at: float) -> None:
         """Take the result of a claim that was made at `asked_at`, on `clock`, in seconds."""
         self._apply(result)
-        service = self._connection.service
-        fresh = service.unacked_messages.add(result.messages, self._connection.id, asked_at)
+        service = self._session.service
+        fresh = service.unacked_messages.add(result.messages, self._session.id, asked_at)
         self.buffer.extend(self.order.took(fresh))
 
     def _apply(self, result: FetchResult) -> None:
@@ -292,17 +292,17 @@ class QueueConsumers:
                 self.candidates[queue] = None
                 if not self.available(1):
                     # Another consumer shall look.
-                    self._connection.waiter.notify(self.wakeups[queue])
+                    self._session.waiter.notify(self.wakeups[queue])
 
     def release_buffered(self, queue: str | None = None) -> None:
         """Release what is claimed from a queue, or from all of them, and not delivered: in place, unseen."""
-        unacked_messages = self._connection.service.unacked_messages
+        unacked_messages = self._session.service.unacked_messages
         gone = {message.tag for message in self.buffer if queue is None or message.queue == queue}
         if not gone:
             return
         self.buffer = deque(message for message in self.buffer if message.tag not in gone)
         released = [one for tag in gone if (one := unacked_messages.begin_settling(tag, Settlement.RELEASE_UNSEEN)) is not None]
-        self._connection.acknowledger.settle_or_defer(released, Settlement.RELEASE_UNSEEN)
+        self._session.acknowledger.settle_or_defer(released, Settlement.RELEASE_UNSEEN)
 
     # -- deliveries --------------------------------------------------------------------------------------------------------
 
@@ -323,7 +323,7 @@ class QueueConsumers:
         payload = self._read(unacked, begins=self.begins_at_delivery)
         # Only now: until it is delivered or gone, a release of the buffer has to find it.
         self.buffer.popleft()
-        if payload is None or not self._connection.service.unacked_messages.deliver(unacked):
+        if payload is None or not self._session.service.unacked_messages.deliver(unacked):
             # It cannot be read, or another thread has given it back meanwhile.
             return 0
         headers = payload["headers"]
@@ -335,7 +335,7 @@ class QueueConsumers:
 
     def _note_tracked(self, unacked: UnackedMessage, headers: Mapping[str, Any]) -> None:
         """Tell the publisher of a tracked message that it is delivered."""
-        unacked.tracked = self._connection.session.tracking.delivered(headers, unacked.queue)
+        unacked.tracked = self._session.publisher_session.tracking.delivered(headers, unacked.queue)
 
     def _may_deliver(self, queue: str) -> bool:
         """Return whether what is claimed from a queue with rules may be delivered; if not, it has been released."""
@@ -352,16 +352,16 @@ class QueueConsumers:
         if unacked.state is not DeliveryState.BUFFERED:
             # It came twice, and was delivered under its later claim.
             return False
-        leases = self._connection.leases
+        leases = self._session.leases
         if unacked.is_certain(leases.certain_s) or leases.confirm(unacked):
             return True
-        self._connection.service.unacked_messages.discard(unacked)
+        self._session.service.unacked_messages.discard(unacked)
         return False
 
     def _release_unseen(self, tag: str) -> None:
-        unacked = self._connection.service.unacked_messages.begin_settling(tag, Settlement.RELEASE_UNSEEN)
+        unacked = self._session.service.unacked_messages.begin_settling(tag, Settlement.RELEASE_UNSEEN)
         if unacked is not None:
-            self._connection.acknowledger.post(unacked, Settlement.RELEASE_UNSEEN)
+            self._session.acknowledger.post(unacked, Settlement.RELEASE_UNSEEN)
 
     def _read(self, unacked: UnackedMessage, *, begins: bool) -> Payload | None:
         """Return what is delivered of a message, fetching a large body; None where there is nothing to deliver.
@@ -376,7 +376,7 @@ class QueueConsumers:
             return None
         # Before it is fetched and decoded: a body can kill the process that reads it, and that has to count as a failure.
         if begins or claimed.body is None:
-            self._connection.acknowledger.begin(unacked)
+            self._session.acknowledger.begin(unacked)
         try:
             if claimed.body is None:
                 claimed.body = self._fetch_body(unacked, claimed)
@@ -398,7 +398,7 @@ class QueueConsumers:
                 claimed.queue,
                 extra={"tag": claimed.tag, "queue": claimed.queue},
             )
-            self._connection.service.unreadable += 1
+            self._session.service.unreadable += 1
             unacked.note_outcome("", failure_by(unreadable.error))
             self.credit.reject(claimed.tag)
             return None
@@ -410,9 +410,9 @@ class QueueConsumers:
         connection that is lost here after an earlier claim of the message is a failed delivery, and the limit ends that.
         """
         try:
-            return self._connection.claim_commands.fetch_body(claimed)
+            return self._session.claim_commands.fetch_body(claimed)
         except (RedisConnectionError, RedisTimeoutError) as error:
-            unacked_messages = self._connection.service.unacked_messages
+            unacked_messages = self._session.service.unacked_messages
             unacked.note_outcome("", failure_by(error))
             if claimed.claim > 1 and unacked_messages.begin_settling(claimed.tag, Settlement.FAIL) is not None:
                 unacked_messages.defer(unacked, Settlement.FAIL)
@@ -426,7 +426,7 @@ class QueueConsumers:
         Raises:
             ResourceLocked, AccessRefused: as `RestrictedQueues.get`.
         """
-        service = self._connection.service
+        service = self._session.service
         unacked = self._take_buffered(queue)
         while (
             unacked is None or (payload := self._read_or_keep(unacked)) is None or not service.unacked_messages.deliver(unacked)
@@ -435,7 +435,7 @@ class QueueConsumers:
             found = self._restricted_queues.get(queue)
             if not found:
                 return None
-            added = service.unacked_messages.add(found, self._connection.id, asked_at)
+            added = service.unacked_messages.add(found, self._session.id, asked_at)
             unacked = added[0] if added else None
         if HEADER in payload["headers"]:
             self._note_tracked(unacked, payload["headers"])

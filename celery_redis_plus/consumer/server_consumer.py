@@ -40,20 +40,20 @@ WORKER_LOOK_S = 0.05
 class ServerConsumer:
     """What a delivery loop does on one server."""
 
-    def __init__(self, connection: ConsumerSession, hub: HubRegistration) -> None:
-        """Consume over `connection`; `hub` makes the event loop turn again."""
-        self.connection = connection
+    def __init__(self, session: ConsumerSession, hub: HubRegistration) -> None:
+        """Consume over `session`; `hub` makes the event loop turn again."""
+        self.session = session
         self._hub = hub
         #: Those of the channels.
         self.consumers: list[QueueConsumers] = []
         #: Those that only look.
         self.browsers: deque[QueueBrowser] = deque()
         self.restricted_queues = RestrictedQueues(
-            connection.claim_commands, connection.consumers, connection.queues,
+            session.claim_commands, session.consumers, session.queues,
             on_paused=self._queue_is_paused, on_standby=self._look_for_lost,
-            consumer_timeout_s=connection.options.consumer_heartbeat_timeout,
+            consumer_timeout_s=session.options.consumer_heartbeat_timeout,
         )  # fmt: skip
-        self.fetcher = Fetcher(connection, self.restricted_queues, self.consumers, hub)
+        self.fetcher = Fetcher(session, self.restricted_queues, self.consumers, hub)
         #: How many messages were delivered.
         self.deliveries = 0
         #: The place of the channel that delivers next.
@@ -62,16 +62,16 @@ class ServerConsumer:
         self._messages_in_a_row = 0
         self._copies_in_a_row = 0
         #: Under which the event loop knows its sockets.
-        self._names = tuple(f"{kind} {connection.id}" for kind in ("wakeups", "streams", "commands"))
+        self._names = tuple(f"{kind} {session.id}" for kind in ("wakeups", "streams", "commands"))
 
     def _queue_is_paused(self) -> None:
         # The maintenance task logs it.
-        service = self.connection.service
+        service = self.session.service
         service.consumer_lists.run_soon()
         service.wake()
 
     def _look_for_lost(self) -> None:
-        self.connection.service.look_for_lost_processes()
+        self.session.service.look_for_lost_processes()
 
     def consumes(self, queue: str) -> bool:
         """Return whether any of the consumers consumes `queue`."""
@@ -91,9 +91,9 @@ class ServerConsumer:
 
     def deliver_one(self) -> bool:
         """Deliver one broadcast or message; return whether there was one that could be."""
-        if self.connection.service.process_end.begun:
+        if self.session.service.process_end.begun:
             return False
-        reader = self.connection.reader
+        reader = self.session.reader
         if self._broadcasts_in_a_row < BROADCASTS_IN_A_ROW:
             if reader.ready and self._deliver_broadcast():
                 return True
@@ -156,7 +156,7 @@ class ServerConsumer:
         self.fetcher.claim()
 
     def _deliver_broadcast(self) -> bool:
-        delivery = self.connection.reader.next()
+        delivery = self.session.reader.next()
         if delivery is None:
             return False
         self._broadcasts_in_a_row += 1
@@ -165,7 +165,7 @@ class ServerConsumer:
 
     def _deliver(self, deliver: Callable[[], int]) -> None:
         """Make a delivery, which returns how many entries it has added to Celery's timer."""
-        acknowledger = self.connection.acknowledger
+        acknowledger = self.session.acknowledger
         acknowledger.begin_delivery()
         try:
             entries = deliver()
@@ -176,14 +176,10 @@ class ServerConsumer:
 
     def deliver_burst(self, until: float) -> None:
         """Deliver more of the broadcasts that a read has brought, `until` then, and while queues need not wait for it."""
-        connection = self.connection
-        active_tasks = connection.service.active_tasks
+        session = self.session
+        active_tasks = session.service.active_tasks
         while 0 < self._broadcasts_in_a_row < BROADCASTS_IN_A_ROW and time.monotonic() < until:
-            if (
-                connection.session.broken
-                or (active_tasks is not None and active_tasks.stop_requested())
-                or not self._deliver_broadcast()
-            ):
+            if session.broken or (active_tasks is not None and active_tasks.stop_requested()) or not self._deliver_broadcast():
                 return
 
     def _deliver_message(self) -> bool:
@@ -209,7 +205,7 @@ class ServerConsumer:
 
     def _start_wakeup_wait(self) -> None:
         """Wait for the wake-ups of the queues for which there is credit, unless a call that covers them is out already."""
-        waiter, wanted = self.connection.waiter, self._wanted_wakeups()
+        waiter, wanted = self.session.waiter, self._wanted_wakeups()
         if wanted and not waiter.waiting:
             waiter.start_wait(wanted)
         elif waiter.waiting and not set(wanted) <= set(waiter.waiting):
@@ -217,7 +213,7 @@ class ServerConsumer:
             self.take_wakeups(wait=True)
             if any(consumers.candidates for consumers in self.consumers):
                 # A wake-up came meanwhile: claim first.
-                self.connection.waker.wake()
+                self.session.waker.wake()
             else:
                 waiter.start_wait(wanted)
 
@@ -232,7 +228,7 @@ class ServerConsumer:
 
     def take_wakeups(self, *, wait: bool = False) -> None:
         """Read an ended wait: a queue with a wake-up is a candidate; after a timeout every queue that may have messages is."""
-        waiter = self.connection.waiter
+        waiter = self.session.waiter
         if not waiter.waiting or not (wait or waiter.arrived()):
             return
         wakeup = waiter.take()
@@ -248,7 +244,7 @@ class ServerConsumer:
             waiter.notify(wakeup)
 
     def _start_stream_wait(self) -> None:
-        reader = self.connection.reader
+        reader = self.session.reader
         if reader.wants:
             rest_s = reader.rest_s()
             if not rest_s:
@@ -258,7 +254,7 @@ class ServerConsumer:
 
     def take_broadcasts(self) -> bool:
         """Read an ended read of the streams; return whether there may be something to deliver now."""
-        reader = self.connection.reader
+        reader = self.session.reader
         if not reader.arrived():
             return reader.apply_changes()
         reader.take()
@@ -266,20 +262,20 @@ class ServerConsumer:
 
     def renew_logins(self) -> None:
         """Have the connections log in again that have older credentials than the newest; a call that waits is ended for it."""
-        connection = self.connection
-        if connection.connector.credentials is None:
+        session = self.session
+        if session.connector.credentials is None:
             return
-        if connection.wakeup_connection.login_due:
-            if connection.waiter.waiting:
-                connection.waiter.wake()
+        if session.wakeup_connection.login_due:
+            if session.waiter.waiting:
+                session.waiter.wake()
                 self.take_wakeups(wait=True)
-            connection.wakeup_connection.renew_login()
-        if connection.stream_connection.login_due:
+            session.wakeup_connection.renew_login()
+        if session.stream_connection.login_due:
             # The next read opens it anew.
-            connection.reader.interrupt()
-            connection.stream_connection.renew_login()
-        connection.commands.renew_login()
-        connection.commands.flush()
+            session.reader.interrupt()
+            session.stream_connection.renew_login()
+        session.commands.renew_login()
+        session.commands.flush()
 
     def recheck_in_s(self) -> float:
         """Return the seconds until a channel, or a browser, has to look by itself; infinity where none has to."""
@@ -294,92 +290,92 @@ class ServerConsumer:
 
     def wait_at_most_s(self) -> float:
         """Return for how many seconds there is nothing to do but to wait; infinity where nothing else is due."""
-        rests = (self.connection.reader.rest_s(), self.fetcher.delay_s())
-        return min(self.recheck_in_s(), self.connection.keep_alive_s, *(rest_s or math.inf for rest_s in rests))
+        rests = (self.session.reader.rest_s(), self.fetcher.delay_s())
+        return min(self.recheck_in_s(), self.session.keep_alive_s, *(rest_s or math.inf for rest_s in rests))
 
     def descriptors(self) -> dict[str, int]:
         """Return what to wait for, by name."""
-        connection = self.connection
-        found = {"waker": connection.waker.fileno()}
-        if connection.waiter.waiting:
-            found["wakeups"] = connection.wakeup_connection.fileno()
-        if connection.reader.waiting:
-            found["streams"] = connection.stream_connection.fileno()
-        if connection.commands.connected and several_may_wait():
-            found["commands"] = connection.commands.fileno()
+        session = self.session
+        found = {"waker": session.waker.fileno()}
+        if session.waiter.waiting:
+            found["wakeups"] = session.wakeup_connection.fileno()
+        if session.reader.waiting:
+            found["streams"] = session.stream_connection.fileno()
+        if session.commands.connected and several_may_wait():
+            found["commands"] = session.commands.fileno()
         return found
 
     def read_ready(self, descriptors: Mapping[str, int], readable: Collection[int]) -> None:
         """Read what has come on those of the `descriptors` that are `readable`."""
-        connection = self.connection
+        session = self.session
         if descriptors["waker"] in readable:
-            connection.waker.clear()
-        if descriptors.get("commands") in readable or (connection.commands.has_pending and not several_may_wait()):
-            connection.commands.read_ready()
+            session.waker.clear()
+        if descriptors.get("commands") in readable or (session.commands.has_pending and not several_may_wait()):
+            session.commands.read_ready()
         # Asking each connection again whether it has something would cost two more system calls.
         if descriptors.get("wakeups") in readable:
             self.take_wakeups(wait=True)
-        if descriptors.get("streams") in readable and connection.reader.waiting:
-            connection.reader.take()
+        if descriptors.get("streams") in readable and session.reader.waiting:
+            session.reader.take()
 
     def begin_tick(self) -> None:
         """Begin a turn of the event loop. Raises ServerUnreachable where the connection is broken."""
-        connection = self.connection
-        connection.session.check_open()
+        session = self.session
+        session.publisher_session.check_open()
         self.renew_logins()
         # Before the turn: what another thread settles from now on wakes the loop again.
-        connection.waker.clear()
-        connection.reader.apply_changes()
+        session.waker.clear()
+        session.reader.apply_changes()
 
     def end_tick(self, *, waits: bool) -> None:
         """End a turn: send what is batched, and, with `waits`, block on what the event loop shall be woken by."""
-        connection = self.connection
+        session = self.session
         if waits:
             self.start_waits(wakeups=not self.fetcher.comes_anyway())
             later_s = self.recheck_in_s()
             if later_s < LONG_RECHECK_S:
                 self._hub.wake_in(later_s)
         if not self.fetcher.pool_is_concurrent:
-            connection.acknowledger.flush()
+            session.acknowledger.flush()
         else:
-            connection.acknowledger.flush_due()
-        connection.commands.flush()
+            session.acknowledger.flush_due()
+        session.commands.flush()
         self._listen()
 
     def _listen(self) -> None:
         """Have the event loop read what this server is about to send."""
-        connection, listen = self.connection, self._hub.listen
+        session, listen = self.session, self._hub.listen
         wakeups, streams, commands = self._names
-        listen(wakeups, connection.wakeup_connection, self.take_wakeups, wanted=bool(connection.waiter.waiting))
-        listen(streams, connection.stream_connection, self._take_streams, wanted=connection.reader.waiting)
-        wanted = (self.fetcher.pending is not None or self.fetcher.looks) and connection.commands.connected
-        listen(commands, connection.commands, connection.commands.read_ready, wanted=wanted)
+        listen(wakeups, session.wakeup_connection, self.take_wakeups, wanted=bool(session.waiter.waiting))
+        listen(streams, session.stream_connection, self._take_streams, wanted=session.reader.waiting)
+        wanted = (self.fetcher.pending is not None or self.fetcher.looks) and session.commands.connected
+        listen(commands, session.commands, session.commands.read_ready, wanted=wanted)
 
     def _take_streams(self) -> None:
         self.take_broadcasts()
 
     def check_replies(self) -> None:
         """Look at what should have answered: a peer that went silent sends no end of file."""
-        connection = self.connection
-        if threading.get_ident() != connection.loop_thread:
+        session = self.session
+        if threading.get_ident() != session.loop_thread:
             # Celery 5.7 fires the loop's timers from another thread while its own waits for a prefork pool to end. It may wait in
             # the handler of a signal (a cold shutdown) that met it within a call: then it has the lock, and waits for us.
-            if connection.commands.lock.acquire(blocking=False):
+            if session.commands.lock.acquire(blocking=False):
                 try:
-                    connection.acknowledger.flush()
+                    session.acknowledger.flush()
                     with suppress(RedisError, OSError):
-                        connection.commands.read_ready()
+                        session.commands.read_ready()
                 finally:
-                    connection.commands.lock.release()
+                    session.commands.lock.release()
             return
         self.check_overdue()
         # Replies to acks are read with the next claim; where none comes, here. So is the end of the connection.
-        connection.commands.read_ready()
+        session.commands.read_ready()
         self.fetcher.check_pending()
 
     def check_overdue(self) -> None:
         """Read the waits that have ended, or should have: a peer that went silent sends no end of file."""
-        self.connection.service.check_thread()
-        self.connection.keep_alive()
+        self.session.service.check_thread()
+        self.session.keep_alive()
         self.take_wakeups()
         self.take_broadcasts()

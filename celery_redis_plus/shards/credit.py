@@ -157,7 +157,7 @@ class PartQoS(QoS):
     @property
     def is_open(self) -> bool:
         """Whether its shard's connection is; what a lost one has delivered is settled by maintenance."""
-        return not self._session.session.broken
+        return not self._session.broken
 
     @property
     def prefetch_count(self) -> int:

@@ -88,7 +88,7 @@ class ShardsLoop:
         try:
             return call()
         except ENDS_LOOP as error:
-            session = loop.server.connection.session
+            session = loop.server.session.publisher_session
             raised, self.raised = self.raised, None
             if not session.broken:
                 if error is raised or not isinstance(error, REFUSES_WRITES):

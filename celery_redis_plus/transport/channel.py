@@ -94,7 +94,7 @@ class Channel(virtual.Channel):
     @fork_safe_property
     def consumer_session(self) -> ConsumerSession:
         """What the connection consumes with."""
-        return self.delivery_loop.server.connection
+        return self.delivery_loop.server.session
 
     @fork_safe_property
     def _consumed(self) -> ChannelConsumers:

@@ -132,7 +132,7 @@ class QoS(virtual.QoS):
         delivered = self._delivered.pop(tag, None) or self._parents.pop(tag, None)
         session, service = self._session, self._session.service
         unacked = service.unacked_messages.begin_settling(tag, settlement)
-        if unacked is None and session.session.inherited and isinstance(delivered, UnackedMessage):
+        if unacked is None and session.publisher_session.inherited and isinstance(delivered, UnackedMessage):
             # It is the parent's, and so is the credit: this process tells the server only.
             session.acknowledger.settle([delivered], settlement)
             return
@@ -141,11 +141,11 @@ class QoS(virtual.QoS):
             self._settle_broadcast(delivered or service.positions.find(str(tag)), settlement)
             return
         if unacked.tracked is not None:
-            session.session.tracking.settled(unacked.tracked, settlement)
+            session.publisher_session.tracking.settled(unacked.tracked, settlement)
         if unacked.failed and settlement is Settlement.REQUEUE:
             settlement = unacked.settlement = Settlement.FAIL
         delivery_loop = self.channel.delivery_loop
-        if session.session.broken:
+        if session.publisher_session.broken:
             service.unacked_messages.defer(unacked, settlement)
         elif settlement is Settlement.ACK and unacked.begins_here:
             session.acknowledger.ack_before_work(unacked)
@@ -173,7 +173,7 @@ class QoS(virtual.QoS):
         if not settled:
             return
         if unacked.tracked is not None:
-            session.session.tracking.settled(unacked.tracked, settlement)
+            session.publisher_session.tracking.settled(unacked.tracked, settlement)
         if threading.get_ident() != session.loop_thread:
             session.waker.wake()
 

@@ -234,7 +234,7 @@ class Transport(virtual.Transport):
         self._connected = False
         if self._delivery_loop is not None:
             self._delivery_loop.detach()
-            _end_wait(self._delivery_loop.server.connection)
+            _end_wait(self._delivery_loop.server.session)
         while self.channels:
             self.channels[-1].close()
         if self.session.broken:
@@ -334,7 +334,7 @@ def _may_be_the_end(active_tasks: ActiveTasks | None) -> bool:
 def _end_wait(consumer: ConsumerSession) -> None:
     """Cancel a wait for wake-ups; one that has come meanwhile goes to another consumer."""
     try:
-        if consumer.waiter.waiting and not consumer.session.broken:
+        if consumer.waiter.waiting and not consumer.broken:
             consumer.waiter.cancel_wait()
     except CONNECTION_ERRORS:
-        consumer.session.abandon()
+        consumer.publisher_session.abandon()

@@ -18,7 +18,7 @@ def test_a_delivery_gives_those_another_turn_who_had_theirs_before(*, own_server
         hub.on_tick.add(lambda: None)
         with Consumer(connection, [Queue("q")], callbacks=[lambda body, _: seen.append(body)], prefetch_count=1):
             connection.Producer().publish("m", routing_key="q")
-            waker = transport.delivery_loop.server.connection.waker
+            waker = transport.delivery_loop.server.session.waker
             transport.delivery_loop.on_tick()
             assert seen == ["m"]
             assert select.select([waker.fileno()], [], [], 0)[0], "the loop would sleep now"

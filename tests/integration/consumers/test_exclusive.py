@@ -42,7 +42,7 @@ def test_the_queue_is_free_again_when_the_exclusive_consumer_s_connection_is_los
     lost, channel = connect(), connect().channel()
     declare(channel, "q")
     lost.channel().basic_consume("q", exclusive=True)
-    lost.transport.delivery_loop.server.connection.wakeup_connection.abort()
+    lost.transport.delivery_loop.server.session.wakeup_connection.abort()
     lost.transport.session.broken = True
     lost.collect()
 

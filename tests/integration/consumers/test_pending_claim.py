@@ -72,9 +72,9 @@ def test_a_wakeup_that_comes_while_it_is_out_causes_a_claim(connect, loop):
     running = loop(connection)
     connection.transport.delivery_loop.server.fetcher.pool_is_concurrent = True
     publish(publisher, "q", "in work")
-    running.run(lambda: len(inbox.messages) == 1 and connection.transport.delivery_loop.server.connection.waiter.waiting)
+    running.run(lambda: len(inbox.messages) == 1 and connection.transport.delivery_loop.server.session.waiter.waiting)
     inbox.channel.queue_consumers.add_candidates(["q"])
-    connection.transport.delivery_loop.server.connection.waker.wake()
+    connection.transport.delivery_loop.server.session.waker.wake()
     running.run(lambda: claim_is_out(inbox))
     publish(publisher, "q", "next")
     start = time.monotonic()
@@ -123,7 +123,7 @@ def test_a_server_that_does_not_answer_it_is_given_up(connect, loop, server):
         running.run(lambda: len(inbox.messages) == 1)
         proxy.lose_replies()
         inbox.channel.queue_consumers.add_candidates(["q"])
-        connection.transport.delivery_loop.server.connection.waker.wake()
+        connection.transport.delivery_loop.server.session.waker.wake()
         with pytest.raises(CONNECTION_ERRORS):
             running.run(lambda: False, 20)
 

@@ -128,7 +128,7 @@ def test_a_lost_connection_passes_the_queue_on_without_waiting_for_the_heartbeat
     lost = connect()
     Inbox(lost.channel(), single())
     second = Inbox(connect().channel(), single())
-    lost.transport.delivery_loop.server.connection.wakeup_connection.abort()
+    lost.transport.delivery_loop.server.session.wakeup_connection.abort()
     lost.transport.session.broken = True
     lost.collect()
     publish(connect().channel(), "q", 1)
@@ -172,8 +172,8 @@ def test_one_that_lost_its_place_and_got_it_back_unawares_delivers_in_order(conn
     wait_until(lambda: (first.pump(0.05), publisher.queue_sizes("q").unacked == 4)[1])
     server = first.connection.transport.delivery_loop.server
     [consumer] = server.consumers[0].consumers.values()
-    server.connection.consumers.leave("q", consumer.id)
-    server.connection.consumers.join(consumer)
+    server.session.consumers.leave("q", consumer.id)
+    server.session.consumers.join(consumer)
     second.cancel()
     publish(publisher, "q", 4, 5)
     first.rest()

@@ -105,7 +105,7 @@ def test_a_delivery_does_not_look_at_all_the_subscribers_of_a_process(connect, m
     """A server with a queue for each of its clients has a thousand: a broadcast took it seconds."""
     subscribers, looks = 100, []
     inbox = Inbox(connect().channel(), *(news(f"client{number}") for number in range(subscribers)))
-    for subscription in inbox.connection.transport.delivery_loop.server.connection.reader.ready:
+    for subscription in inbox.connection.transport.delivery_loop.server.session.reader.ready:
         may = subscription.may
         monkeypatch.setattr(subscription, "may", lambda may=may: looks.append(1) or may is None or may())
     send(connect().channel(), "x")

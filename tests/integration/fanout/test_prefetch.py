@@ -39,7 +39,7 @@ def test_a_subscriber_that_takes_nothing_does_not_hold_up_its_neighbour(connecti
     drain_all([fast, slow], 1001)
     assert fast.bodies == list(range(1000))
     assert slow.bodies == [0]
-    assert connection.transport.delivery_loop.server.connection.reader.buffered <= 50 + reader.STREAM_PAGE
+    assert connection.transport.delivery_loop.server.session.reader.buffered <= 50 + reader.STREAM_PAGE
     slow.ack = True
     slow.messages[0].ack()
     assert slow.drain(1000) == list(range(1000))

@@ -171,11 +171,11 @@ class InMemoryWaiter:
         self.passed_on.append(wakeup)
 
 
-class InMemoryConnection:
+class InMemorySession:
     """What a delivery loop and its channels use of a connection."""
 
     def __init__(self, **options: Any) -> None:
-        self.id, self.session = "me", self
+        self.id, self.publisher_session = "me", self
         self.options = Options.from_mapping(options)
         self.keys = Keys("")
         self.broken, self.unreported, self.loop_thread = False, False, None
@@ -267,12 +267,12 @@ class Consuming:
     """A delivery loop on a broker in memory, and what its channels were given."""
 
     def __init__(self, **options: Any) -> None:
-        self.connection = InMemoryConnection(**options)
-        self.broker = self.connection.claim_commands
-        self.unacked = self.connection.service.unacked_messages
-        self.loop = DeliveryLoop(self.connection, HUB_READY.of)
+        self.session = InMemorySession(**options)
+        self.broker = self.session.claim_commands
+        self.unacked = self.session.service.unacked_messages
+        self.loop = DeliveryLoop(self.session, HUB_READY.of)
         self._transport = kombu.Connection("redisplus://").transport
-        self._transport.session, self._transport._delivery_loop = self.connection, self.loop  # noqa: SLF001
+        self._transport.session, self._transport._delivery_loop = self.session, self.loop  # noqa: SLF001
         #: The delivered messages, in their order.
         self.messages: list[Any] = []
 

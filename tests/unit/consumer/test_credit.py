@@ -96,7 +96,7 @@ def test_a_message_that_comes_twice_is_delivered_once(consuming):
     world.channel("q", prefetch=2)
     assert world.drain() == ["a"]
     world.broker.publish("q", "a", "b")
-    world.connection.waiter.comes(None)
+    world.session.waiter.comes(None)
     assert world.drain() == ["b"]
     assert sorted(world.unacked.tags()) == ["a", "b"]
 

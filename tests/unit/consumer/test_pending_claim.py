@@ -16,7 +16,7 @@ def busy(consuming, hub):
     world.loop.server.fetcher.pool_is_concurrent = True
     turn(world, until=lambda: world.messages)
     world.broker.publish("q", "b")
-    world.connection.waiter.comes(world.connection.keys.queue("q").wakeup)
+    world.session.waiter.comes(world.session.keys.queue("q").wakeup)
     turn(world, until=lambda: world.broker.posted)
     yield world
     world.loop.detach()

@@ -81,7 +81,7 @@ def test_a_broken_connection_leaves_its_messages_to_maintenance(consuming):
     world.broker.publish("q", *"abc")
     channel = world.channel("q", prefetch=3)
     world.drain(1)
-    world.connection.broken = True
+    world.session.broken = True
     channel.close()
     assert world.broker.settled == []
     assert {one.tag: one.settlement for one in world.unacked.take_deferred()} == {
@@ -96,7 +96,7 @@ def test_an_ack_over_a_broken_connection_is_deferred(consuming):
     world.broker.publish("q", "a")
     world.channel("q", prefetch=1)
     world.drain()
-    world.connection.broken = True
+    world.session.broken = True
     world.ack("a")
     assert [(one.tag, one.settlement) for one in world.unacked.take_deferred()] == [("a", Settlement.ACK)]
 
@@ -122,7 +122,7 @@ def test_a_message_that_two_channels_have_claimed_is_delivered_once_though_it_is
     assert [[one.tag for one in channel.queue_consumers.buffer] for channel in (first, second)] == [["a"], ["a"]]
     assert world.drain(1) == ["a"]
     world.ack("a")
-    world.connection.acknowledger.flush()
+    world.session.acknowledger.flush()
     assert len(world.unacked) == 0
     assert world.drain() == []
 
@@ -157,6 +157,6 @@ def test_a_message_that_is_given_back_while_it_is_read_is_not_delivered(consumin
     world.channel("q", prefetch=1)
     world.loop.server.fetcher.claim()
     # Another thread finds the connection broken.
-    world.connection.acknowledger.begin = lambda unacked: world.unacked.abandon("me", {"q"})
+    world.session.acknowledger.begin = lambda unacked: world.unacked.abandon("me", {"q"})
     assert world.drain() == []
     assert [(one.tag, one.settlement) for one in world.unacked.take_deferred()] == [("a", Settlement.RELEASE_UNSEEN)]

@@ -39,7 +39,7 @@ def test_a_queue_without_rules_any_more_is_plain_again(consuming):
     world.broker.made.clear()
     world.broker.publish("q", "c")
     world.ack("b")
-    world.connection.waiter.comes(None)
+    world.session.waiter.comes(None)
     assert world.drain() == ["c"]
 
 
@@ -60,7 +60,7 @@ def test_a_consumer_that_is_not_active_any_more_releases_its_buffer(consuming):
     world.broker.publish("q", *"ab")
     assert world.drain() == ["a"]
     world.broker.restricted["q"] = State.STANDBY
-    world.connection.waiter.comes(None)
+    world.session.waiter.comes(None)
     assert world.drain() == []
     assert world.broker.settled == [(Settlement.RELEASE_UNSEEN, "b")]
     assert world.waiting("q") == ["b"]
@@ -98,6 +98,6 @@ def test_queues_with_priorities_hear_that_the_credit_is_gone(consuming):
     world.channel("q", "r", prefetch=1)
     world.drain()
     world.broker.publish("r", "b")
-    world.connection.waiter.comes(world.connection.keys.queue("r").wakeup)
+    world.session.waiter.comes(world.session.keys.queue("r").wakeup)
     assert world.drain() == ["b"]
-    assert world.connection.suspended == ["q"]
+    assert world.session.suspended == ["q"]

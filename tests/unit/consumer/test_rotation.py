@@ -45,7 +45,7 @@ def test_every_one_of_many_queues_is_claimed_from(consuming):
     world.drain()
     for queue in queues:
         world.broker.publish(queue, f"{queue}m")
-    world.connection.waiter.comes(None)
+    world.session.waiter.comes(None)
     came = set()
     for _ in range(500):
         tags = world.drain()
@@ -69,7 +69,7 @@ def test_a_busy_channel_asks_for_messages_of_the_others(consuming):
     world.channel("r", prefetch=1)
     world.drain()
     world.broker.publish("q", *map(str, range(20)))
-    world.connection.waiter.comes(world.connection.keys.queue("q").wakeup)
+    world.session.waiter.comes(world.session.keys.queue("q").wakeup)
     came = []
     for number in range(20):
         if number == 10:

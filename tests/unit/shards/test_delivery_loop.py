@@ -10,18 +10,18 @@ from celery_redis_plus.errors import ServerUnreachable
 from celery_redis_plus.shards.delivery_loop import ShardsLoop
 from celery_redis_plus.transport.channel import Channel
 from celery_redis_plus.transport.compat import HUB_READY
-from tests.unit.consumer.in_memory import InMemoryConnection
+from tests.unit.consumer.in_memory import InMemorySession
 
 
 class TwoShards:
     def __init__(self):
-        self.connections = [InMemoryConnection(), InMemoryConnection()]
+        self.sessions = [InMemorySession(), InMemorySession()]
         self.lost = []
         self.loop = ShardsLoop(lambda number, error: self.lost.append((number, str(error))), lambda: None)
         self.channels, self.messages = [], []
-        for number, connection in enumerate(self.connections):
+        for number, session in enumerate(self.sessions):
             transport = kombu.Connection("redisplus://").transport
-            transport.session, transport._delivery_loop = connection, DeliveryLoop(connection, HUB_READY.of)  # noqa: SLF001
+            transport.session, transport._delivery_loop = session, DeliveryLoop(session, HUB_READY.of)  # noqa: SLF001
             self.loop.add(number, transport.delivery_loop)
             channel = Channel(transport)
             channel.basic_qos(prefetch_count=1)
@@ -29,8 +29,8 @@ class TwoShards:
             self.channels.append(channel)
 
     def publish(self, *tags):
-        for connection, of_server in zip(self.connections, tags, strict=True):
-            connection.claim_commands.publish("q", *of_server)
+        for session, of_server in zip(self.sessions, tags, strict=True):
+            session.claim_commands.publish("q", *of_server)
 
     def drain(self):
         while self.loop.drain(0):
@@ -46,7 +46,7 @@ def servers():
 def test_messages_of_two_servers_are_delivered_in_turn(servers):
     servers.publish("ace", "bdf")
     assert servers.drain() == [*"abcdef"]
-    assert [len(connection.service.unacked_messages) for connection in servers.connections] == [0, 0]
+    assert [len(session.service.unacked_messages) for session in servers.sessions] == [0, 0]
 
 
 def test_a_server_without_messages_holds_up_no_other(servers):
@@ -57,7 +57,7 @@ def test_a_server_without_messages_holds_up_no_other(servers):
 def test_a_wakeup_of_any_server_ends_the_wait(servers):
     assert servers.drain() == []
     servers.publish("", "b")
-    servers.connections[1].waiter.comes(servers.connections[1].keys.queue("q").wakeup_of(""))
+    servers.sessions[1].waiter.comes(servers.sessions[1].keys.queue("q").wakeup_of(""))
     assert servers.loop.drain(5)
     assert [message.delivery_tag for message in servers.messages] == ["b"]
 
@@ -65,9 +65,9 @@ def test_a_wakeup_of_any_server_ends_the_wait(servers):
 def test_each_server_gets_the_acks_of_its_own_messages(servers):
     servers.publish("a", "b")
     servers.drain()
-    for connection, tag in zip(servers.connections, "ab", strict=True):
-        connection.acknowledger.flush()
-        assert [settled for _, settled in connection.claim_commands.settled] == [tag]
+    for session, tag in zip(servers.sessions, "ab", strict=True):
+        session.acknowledger.flush()
+        assert [settled for _, settled in session.claim_commands.settled] == [tag]
 
 
 def test_the_loss_of_one_connection_leaves_the_other(servers):
@@ -75,7 +75,7 @@ def test_the_loss_of_one_connection_leaves_the_other(servers):
         raise ServerUnreachable("lost")
 
     servers.publish("ab", "c")
-    servers.connections[1].broken, servers.connections[1].check_open = True, check
+    servers.sessions[1].broken, servers.sessions[1].check_open = True, check
     assert servers.drain() == [*"ab"]
     assert servers.lost == [(1, "lost")]
 
