@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.support.filling import fill, fill_with_expired
 from tests.support.inbox import Inbox, declare, publish
 from tests.support.stored import keys_of
@@ -16,20 +14,9 @@ MANY = 2_000
 BOUND = 500
 
 
-@pytest.fixture
-def expired(connect, redis_client):
-    """Have `count` expired messages in the queue `q`, which has these arguments, and a good one behind them."""
-
-    def make(count=MANY, **arguments):
-        channel = connect().channel()
-        fill_with_expired(channel, redis_client, count, **arguments)
-        return channel
-
-    return make
-
-
-def test_one_claim_looks_at_a_bounded_number(expired, redis_client):
-    channel = expired()
+def test_one_claim_looks_at_a_bounded_number(connect, redis_client):
+    channel = connect().channel()
+    fill_with_expired(channel, redis_client, MANY)
     batch = channel.consumer_session.claim_commands.claim(["q"], 4, share=True)
     assert (batch.messages, batch.more) == ([], ["q"])
     assert redis_client.zcard("queue:{q}") == MANY + 1 - BOUND
