@@ -149,7 +149,7 @@ class QoS(virtual.QoS):
         if leaves_first:
             if threading.get_ident() != session.loop_thread and self._wants_more():
                 session.waker.wake()
-        elif session.broken:
+        elif session.publisher_session.broken:
             service.unacked_messages.defer(unacked, settlement)
         elif threading.get_ident() != session.loop_thread:
             session.acknowledger.post(unacked, settlement)
