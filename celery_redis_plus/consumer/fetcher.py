@@ -230,7 +230,13 @@ class Fetcher:
             return False
         asked_at = clock.now_s()
         if by_rules or len(request.queues) > MAX_QUEUES:
-            result = restricted.claim(request)
+            result = FetchResult()
+            try:
+                restricted.claim(request, result)
+            except BaseException:
+                # The server has given us what an earlier call brought.
+                consumers.hold(result.messages, asked_at)
+                raise
         else:
             commands = self._session.claim_commands
             batch = commands.claim(request.queues, request.credit, share=request.share, held=request.unacked)

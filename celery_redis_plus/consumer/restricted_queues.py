@@ -131,13 +131,14 @@ class RestrictedQueues:
             result.recheck_at.update(dict.fromkeys(batch.failures, clock.now_s() + FAILED_AGAIN_S))
         return result
 
-    def claim(self, request: FetchRequest) -> FetchResult:
-        """Claim what is requested, with several calls if need be. Raises as `ClaimCommands.claim` does."""
-        result = FetchResult()
+    def claim(self, request: FetchRequest, result: FetchResult) -> None:
+        """Claim what is requested, with several calls if need be, into `result`: it has what came before an error, too.
+
+        A signal handler may cancel consumers amid it. Raises as `ClaimCommands.claim` does.
+        """
         self._claim_in_parts(result, request)
         if self._prioritized and len(result.messages) >= request.credit:
             self._suspend(result, request)
-        return result
 
     def _claim_in_parts(self, result: FetchResult, request: FetchRequest) -> None:
         """Claim with several calls, among which the credit is split as one call splits it among its queues."""
@@ -154,7 +155,9 @@ class RestrictedQueues:
             left -= len(names)
             before = len(result.messages)
             if names[0] in self.names:
-                self._claim_restricted(result, request.consumers[names[0]], share, open_credit)
+                consumer = request.consumers.get(names[0])
+                if consumer is not None:
+                    self._claim_restricted(result, consumer, share, open_credit)
             else:
                 unacked = unacked if share > 1 else ()
                 found = self.learn(self._claim_commands.claim(names, share, share=request.share, held=unacked))
@@ -241,17 +244,18 @@ class RestrictedQueues:
 
     def _suspend(self, result: FetchResult, request: FetchRequest) -> None:
         """Tell the queues with consumer priorities that the channel's credit is gone: by what came from others, perhaps."""
-        for queue in self._prioritized.intersection(request.consumers).difference(result.more, result.ended):
-            self._consumers.suspend(request.consumers[queue])
+        consumers = dict(request.consumers)
+        for queue in self._prioritized.intersection(consumers).difference(result.more, result.ended):
+            self._consumers.suspend(consumers[queue])
             # The claim that comes when there is credit again says so.
             result.more.append(queue)
 
     def suspend_all(self, consumers: Mapping[str, Consumer], candidates: Collection[str]) -> list[str]:
         """Tell the queues with consumer priorities, but for `candidates`, that another server took the credit; return them."""
-        queues = list(self._prioritized.intersection(consumers).difference(candidates))
-        for queue in queues:
-            self._consumers.suspend(consumers[queue])
-        return queues
+        found = {queue: consumers[queue] for queue in self._prioritized.intersection(consumers).difference(candidates)}
+        for consumer in found.values():
+            self._consumers.suspend(consumer)
+        return list(found)
 
     def check_active(self, consumer: Consumer) -> FetchResult | None:
         """Ask whether a consumer may deliver what it has claimed; None where that is known.

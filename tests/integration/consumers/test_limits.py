@@ -155,3 +155,29 @@ def test_both_limits_and_priorities_work_together(connect):
     low.messages[0].ack()
     together(low, high)
     assert (high.bodies, low.bodies) == ([0], [1, 2])
+
+
+def test_consumers_that_a_signal_handler_cancels_amid_a_claim_lose_nothing(connect, monkeypatch):
+    """As a worker's cold shutdown does, in the thread that claims."""
+    channel, publisher = connect().channel(), connect().channel()
+    for name in ("a", "b"):
+        declare(publisher, name, arguments={"x-max-unacked": 5})
+        publish(publisher, name, *range(4))
+    inbox = Inbox(channel, "a", "b", prefetch=10, ack=False)
+    commands = channel.consumer_session.claim_commands
+    claim = commands.claim_restricted
+
+    def interrupted(queue, *arguments, **named):
+        reply = claim(queue, *arguments, **named)
+        if reply.messages and inbox.consumer is not None:
+            consumer, inbox.consumer = inbox.consumer, None
+            consumer.cancel()
+        return reply
+
+    monkeypatch.setattr(commands, "claim_restricted", interrupted)
+    inbox.pump(1)
+    assert inbox.consumer is None, "nothing was claimed"
+    channel.close()
+    wait_until(
+        lambda: [(publisher.queue_sizes(name).ready, publisher.queue_sizes(name).unacked) for name in ("a", "b")] == [(4, 0)] * 2
+    )
