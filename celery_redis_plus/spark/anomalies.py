@@ -116,7 +116,7 @@ def failing_workers(workers: pd.DataFrame, limits: Thresholds) -> Iterator[Findi
     for worker, row in each.iterrows():
         count = int(row["count"])
         value = row["failures"] / max(count, 1)
-        if count >= limits.failure_least and value >= limits.failure_factor * usual:
+        if count >= limits.failure_least and value > 0 and value >= limits.failure_factor * usual:
             sigma = math.sqrt(max(0.0, usual * (1 - usual)) / count)
             if value - usual >= limits.failure_sigmas * sigma:
                 yield "worker fails often", str(worker), value, usual, count, row["since"]

@@ -235,19 +235,10 @@ def _forget(_spark: _Spark, arguments: argparse.Namespace, say: Say) -> int:
 
 
 def _sql(_spark: _Spark, arguments: argparse.Namespace, say: Say) -> int:
-    from celery_redis_plus.spark.snapshot import frame
+    from celery_redis_plus.spark.sql_output import as_text
     from celery_redis_plus.spark.views import query
 
-    rows = frame(query(arguments.root, arguments.query))
-    if arguments.format == "table":
-        say(rows.to_string(index=False))
-    else:
-        text = (
-            rows.to_csv(index=False)
-            if arguments.format == "csv"
-            else rows.to_json(orient="records", lines=True, date_format="iso")
-        )
-        say(text.rstrip("\n"))
+    say(as_text(query(arguments.root, arguments.query), arguments.format))
     return 0
 
 

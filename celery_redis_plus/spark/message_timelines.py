@@ -73,7 +73,9 @@ _EVENTS = list(TRANSITIONS)
 _LEADS_TO = np.array([change.target for change in TRANSITIONS.values()] + ["new"])
 #: Whether an event (row) may follow another one (column), which is the last column for none.
 _LEGAL = np.array([[state in change.sources for state in _LEADS_TO] for change in TRANSITIONS.values()])
-_CLAIMED, _DELAYED, _PUBLISHED = (_EVENTS.index(event) for event in ("claimed", "delayed", "published"))
+_ACKED, _CLAIMED, _DELAYED, _FAILED, _PUBLISHED = (
+    _EVENTS.index(event) for event in ("acked", "claimed", "delayed", "failed", "published")
+)
 #: A hundred years.
 _LONGEST_MS = 100 * 366 * 86_400_000
 #: Reasons that change the shown state; no other reason does.
@@ -119,6 +121,8 @@ class MessageTimelines:
         column = self.table.column
         ready = (_LEADS_TO == READY).astype(np.int32)
         message = np.cumsum(self.first) - 1
+        # A task that was acked early fails behind its ack, which follows the claim.
+        fails_late = (self.event == _FAILED) & (self.before == _ACKED) & np.roll(self.ran, 1)
         return {
             "queue": column("queue"),
             "event": column("event"),
@@ -126,7 +130,7 @@ class MessageTimelines:
             "ts": self.ts,
             "task": self._first_valid("task").take(pa.array(message)),
             # The worker that claimed a message is the one with which the claim ended.
-            "worker": column("worker").take(pa.array(np.where(self.ran, self.place - 1, self.place))),
+            "worker": column("worker").take(pa.array(self.place - np.where(fails_late, 2, self.ran))),
             "wait_s": np.where(self.waited, self.wait_s, np.nan),
             "run_s": np.where(self.ran, self.run_s, np.nan),
             "ready_change": ready[self.event] - ready[self.before],

@@ -52,6 +52,7 @@ def aggregate_in_python(events_by_queue: Mapping[str, Sequence[Event]]) -> dict[
     ready_changes: dict[tuple[str, datetime], int] = defaultdict(int)
     for queue, events in events_by_queue.items():
         last: dict[str, Event] = {}
+        claimers: dict[str, str | None] = {}
         for event in events:
             key = (queue, event.id)
             previous = last.get(event.id)
@@ -62,13 +63,15 @@ def aggregate_in_python(events_by_queue: Mapping[str, Sequence[Event]]) -> dict[
             elapsed = (event.ts - previous.ts) / 1e6 if previous else None
             wait = elapsed if event.event == "claimed" else None
             run = elapsed if previous and previous.event == "claimed" else None
-            claimed_by = previous.worker if previous and previous.event == "claimed" else event.worker
+            # A task may fail behind its early ack.
+            ends = previous is not None and (previous.event == "claimed" or (previous.event, event.event) == ("acked", "failed"))
+            claimed_by = claimers.get(event.id) if ends else event.worker
             message["events"] += 1
             message["task"] = message["task"] or event.task
             if event.event == "claimed":
                 message["attempts"] += 1
                 message["first_delivery"] = message["first_delivery"] or moment(event.ts)
-                message["worker"] = event.worker
+                message["worker"] = claimers[event.id] = event.worker
             for name, value in (("wait_s", wait), ("run_s", run)):
                 if value is not None:
                     message[name] = (message[name] or 0.0) + value

@@ -75,6 +75,11 @@ def test_they_are_found_with_the_figures_that_they_rest_on(tables):
     assert found["poison candidate", "shop.bill t3 in q"].value == 4
 
 
+def test_workers_that_never_failed_are_none(tables):
+    tables["workers"][["failed", "dead"]] = 0
+    assert "worker fails often" not in set(anomalies(tables)["kind"])
+
+
 def test_thresholds_move_the_limits(tables):
     limits = Thresholds.parse({"retry_share": "0.1", "wait_factor": "10", "poison_attempts": "4", "failure_factor": "100"})
 

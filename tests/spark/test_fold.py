@@ -486,10 +486,11 @@ def test_a_downgrade_is_refused_and_changes_nothing(stored, root, monkeypatch):
     fold(root)
     stored.add({"celery": LIVES[1000:]})
     before = {path: path.stat().st_mtime_ns for path in root.rglob("*.*")}
+    refusal = rf"version {manifest_module.TABLES_VERSION}; this release has 3\. Upgrade"
     with monkeypatch.context() as older:
         older.setattr(manifest_module, "TABLES_VERSION", 3)
         for job in (fold, compact, Snapshot, lambda root: files(root, "messages")):
-            with pytest.raises(TablesUnusable, match=r"version 4; this release has 3\. Upgrade"):
+            with pytest.raises(TablesUnusable, match=refusal):
                 job(root)
     assert {path: path.stat().st_mtime_ns for path in root.rglob("*.*")} == before
     fold(root)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import csv
 import json
 import math
 from datetime import UTC, datetime
@@ -187,10 +188,27 @@ def test_the_job_prints_rows(sql):
     assert sql(words).splitlines()[0].split() == ["task", "depth", "published_at"]
     assert sql(words, "--format", "csv").splitlines()[:2] == [
         "task,depth,published_at",
-        f"shop.step0,0,{at.strftime('%Y-%m-%d %H:%M:%S')}",
+        f"shop.step0,0,{at.isoformat()}",
     ]
     first = json.loads(sql(words, "--format", "json").splitlines()[0])
     assert (first["task"], first["depth"]) == ("shop.step0", 0)
+
+
+@pytest.mark.parametrize(
+    ("words", "row"),
+    [
+        ("SELECT unnest([9007199254740993, NULL]) AS x", {"x": 9007199254740993}),
+        ("SELECT TIMESTAMPTZ '2280-01-01 00:00:00.000001+00' AS due", {"due": "2280-01-01T00:00:00.000001+00:00"}),
+        ("SELECT 1 AS a, 2 AS a, 'x' AS a_1", {"a": 1, "a_1": 2, "a_1_1": "x"}),
+        ("SELECT [1.5, 'nan'::DOUBLE] AS x, {'b': encode('é')} AS y", {"x": [1.5, None], "y": {"b": "é"}}),
+        ("SELECT sum(n) AS x FROM (SELECT 1::HUGEINT AS n)", {"x": 1}),
+    ],
+)
+def test_rows_are_printed_as_they_are(sql, words, row):
+    assert json.loads(sql(words, "--format", "json").splitlines()[0]) == row
+    texts = [value if isinstance(value, str) else json.dumps(value) for value in row.values()]
+    assert next(csv.reader(sql(words, "--format", "csv").splitlines()[1:])) == texts
+    assert sql(words).splitlines()[0].split() == list(row)
 
 
 @pytest.mark.parametrize("words", ["SELECT nothing FROM messages", "SELEC 1", "SELECT * FROM nowhere"])
@@ -203,3 +221,21 @@ def test_a_query_that_is_wrong_is_one_line(sql, words):
 def test_a_folder_without_tables_is_told_so(tmp_path):
     with pytest.raises(TablesUnusable, match="spark ingest"):
         query(tmp_path, "SELECT 1")
+
+
+def test_a_failure_behind_an_early_ack_and_a_rejection_are_failures(tmp_path):
+    early, rejected = message(0, reason="early"), message(1)[:2]
+    early.append(Event(event="failed", ts=early[-1].ts + 2_000_000, id=early[0].id, reason="failure", error="ValueError: x"))
+    rejected.append(Event(event="dead_lettered", ts=rejected[-1].ts + 1_000_000, id=rejected[0].id, reason="rejected"))
+    made = StoredEvents(tmp_path / "tables")
+    made.add({"celery": [*early, *rejected]})
+    fold(made.root)
+    ends = "SELECT ended_by, reason, error, run_s FROM attempts ORDER BY task"
+    assert [tuple(row.values()) for row in rows_of(made.root, ends)] == [
+        ("failed", "failure", "ValueError: x", 2.5),
+        ("dead_lettered", "rejected", None, 1.0),
+    ]
+    assert [row["failed"] for row in rows_of(made.root, "SELECT failed FROM deploys")] == [1.0, 1.0]
+    assert rows_of(made.root, "SELECT worker, sum(failed) AS failed, sum(dead) AS dead FROM workers GROUP BY worker") == [
+        {"worker": "celery-1.4@a", "failed": 1, "dead": 1}
+    ]

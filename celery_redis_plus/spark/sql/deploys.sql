@@ -6,8 +6,14 @@ WITH versions AS (
 )
 SELECT
     task, version, min(claimed_at) AS first_at, max(claimed_at) AS last_at, count(*) AS attempts,
-    avg(CASE WHEN ended_by IN ('rejected', 'failed', 'retried') OR reason IN ('failure', 'retry') THEN 1e0 ELSE 0e0 END)
-        AS failed,
+    avg(
+        CASE
+            -- What a worker held is moved only to a dead-letter exchange.
+            WHEN ended_by IN ('rejected', 'failed', 'retried', 'dead_lettered', 'moved') OR reason IN ('failure', 'retry')
+                THEN 1e0
+            ELSE 0e0
+        END
+    ) AS failed,
     percentile_disc(0.5) WITHIN GROUP (ORDER BY run_s) AS run_p50_s,
     percentile_disc(0.95) WITHIN GROUP (ORDER BY run_s) AS run_p95_s
 FROM versions
