@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from celery_redis_plus.errors import CeleryRedisPlusError, InvalidArgument, SparkJobFailed, TablesUnusable
+from celery_redis_plus.errors import CeleryRedisPlusError, InvalidArgument, NoEvents, SparkJobFailed, TablesUnusable
 from celery_redis_plus.spark.ingest_jobs import broker_of, ingest, ingest_engine, serve
 from celery_redis_plus.spark.job_arguments import EXPIRING, SMALL, add_arguments
 from celery_redis_plus.spark.option_parsing import resolve_url
@@ -122,8 +122,12 @@ def _check(arguments: argparse.Namespace) -> None:
             log.ping()
             return
         sound, foreign = log.sound_numberings(log.queues(arguments.queues), strict=not arguments.allow_data_loss)
-        if not sound:
+        if foreign and not sound:
             raise next(iter(foreign.values()))
+        if not sound:
+            raise NoEvents(
+                f"no queue that has events matches --queues {arguments.queues!r}; `celery-redis-plus queues` lists all"
+            )
 
 
 def _session(arguments: argparse.Namespace, settings: dict[str, str]) -> SparkSession:

@@ -28,6 +28,8 @@ mpl.rcParams["svg.fonttype"] = "none"
 # The same figures make the same picture.
 mpl.rcParams["svg.hashsalt"] = "celery-redis-plus"
 
+#: Characters of the name of a queue or a task in a chart.
+LONGEST_LABEL = 40
 #: More lines than this in a chart cannot be told apart: the busiest queues are drawn.
 MAX_LINES = 8
 LEGEND_COLUMNS = 4
@@ -138,7 +140,7 @@ def draw_backlog(axes: Axes, figures: Mapping[str, pd.DataFrame]) -> None:
     lines = {str(queue): timeline.levels(rows, "backlog") for queue, rows in timeline.rows(figures, "backlog").groupby("queue")}
     most = sorted(lines, key=lambda queue: -lines[queue].max())
     for queue in most[:MAX_LINES]:
-        axes.step(lines[queue].index, lines[queue], where="post", label=queue, linewidth=1.4)
+        axes.step(lines[queue].index, lines[queue], where="post", label=_label(queue), linewidth=1.4)
     if others := most[MAX_LINES:]:
         total = sum(lines[queue] for queue in others[1:]) + lines[others[0]]
         axes.step(total.index, total, where="post", label=f"{len(others)} others", linewidth=1.4, linestyle=":")
@@ -152,7 +154,7 @@ def draw_waits(axes: Axes, figures: Mapping[str, pd.DataFrame]) -> None:
         return
     for queue, rows in _busiest(figures, timeline.rows(figures, "waits")):
         worst = timeline.worst(rows, "wait_p95_s")
-        axes.step(worst.index, worst, where="post", label=queue, linewidth=1.4)
+        axes.step(worst.index, worst, where="post", label=_label(queue), linewidth=1.4)
     _over_time(axes, timeline, "seconds, 95th percentile" + (", worst minute" if timeline.unit in {"hour", "day"} else ""))
 
 
@@ -164,7 +166,7 @@ def draw_tasks(axes: Axes, figures: Mapping[str, pd.DataFrame]) -> None:
         bars = [place + offset for place in places]
         axes.barh(bars, frame[f"{name}_p95_s"].fillna(0), height=0.36, label=f"{name}, 95th percentile", alpha=0.55)
         axes.plot(frame[f"{name}_p50_s"].fillna(0), bars, "|", color="black", markersize=9, markeredgewidth=2)
-    axes.set_yticks(list(places), frame["task"])
+    axes.set_yticks(list(places), [_label(str(task)) for task in frame["task"]])
     axes.set_xlabel("seconds (| is the median)")
 
 
@@ -243,6 +245,11 @@ def _paint(axes: Axes, painter: Any, figures: Mapping[str, pd.DataFrame]) -> Non
         axes.text(0.5, 0.5, "nothing in this period", transform=axes.transAxes, ha="center", color="#68707c")
     for label in axes.get_xticklabels():
         label.set_fontsize(8)
+
+
+def _label(name: str) -> str:
+    """Return a name that leaves room for the chart: of a long one the two ends."""
+    return name if len(name) <= LONGEST_LABEL else f"{name[: LONGEST_LABEL // 2 - 1]}…{name[-LONGEST_LABEL // 2 :]}"
 
 
 def _busiest(figures: Mapping[str, pd.DataFrame], frame: pd.DataFrame) -> list[tuple[str, Any]]:

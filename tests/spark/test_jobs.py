@@ -190,6 +190,13 @@ def test_a_broker_without_an_archive_is_told_so(job, broker_url):
         job("ingest", "--url", broker_url)
 
 
+@pytest.mark.parametrize("engine", ["arrow", "spark"])
+def test_a_pattern_that_no_queue_matches_is_an_error(job, redis_client, broker_url, engine):
+    add_events(redis_client, "celery", LIVES[:10])
+    with pytest.raises(NoEvents, match=r"no queue that has events matches --queues 'mail\*'"):
+        job("ingest", "--url", broker_url, "--master", "", "--once", "--queues", "mail*", "--engine", engine)
+
+
 def test_tables_of_a_later_release_and_damaged_ones_are_refused(job, tmp_path):
     manifest = tmp_path / "tables" / "manifest.json"
     manifest.parent.mkdir()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 
 pytest.importorskip("pyspark", reason="needs the extra `spark`")
@@ -112,6 +114,16 @@ def test_a_hundred_queues_are_eight_lines_and_the_others(draw):
     lines = draw("Backlog", figures([(0, 1), (1, 1)], backlog=backlog))
     assert list(lines) == [f"tenant{number}" for number in range(99, 91, -1)] + ["92 others"]
     assert lines["92 others"].iloc[0] == sum(range(92))
+
+
+def test_long_names_leave_room_for_the_chart():
+    name = f"{'shop.' * 40}pay"
+    of = figures([(0, 1), (1, 1)], backlog=[(name, 0, 1)])
+    of["by_task"]["task"] = name
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        page = report.render(of)
+    assert f"{'shop.' * 40}"[:19] + "…" in page
 
 
 def test_a_report_of_nothing_says_so():

@@ -170,6 +170,18 @@ def _figures(column):
     return len(column), column.sum()
 
 
+def test_the_first_delivery_counts_for_the_slo(tmp_path):
+    first = message(0)[:2]
+    returned = [Event(event="requeued", ts=first[-1].ts + 100_000, id=first[0].id)]
+    claimed = [Event(event="claimed", ts=first[-1].ts + 30_000_000, id=first[0].id, worker="celery-1.4@a")]
+    made = StoredEvents(tmp_path / "tables")
+    made.add({"celery": [*first, *returned, *claimed]})
+    fold(made.root)
+    assert rows_of(made.root, "SELECT delivered_in_1_s, delivered_in_10_s FROM slo") == [
+        {"delivered_in_1_s": 1.0, "delivered_in_10_s": 1.0}
+    ]
+
+
 @pytest.fixture
 def sql(root):
     def run(words, *more):
