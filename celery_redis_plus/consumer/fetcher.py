@@ -235,7 +235,7 @@ class Fetcher:
                 restricted.claim(request, result)
             except BaseException:
                 # The server has given us what an earlier call brought.
-                consumers.hold(result.messages, asked_at)
+                consumers.take_claimed(FetchResult(result.messages), asked_at)
                 raise
         else:
             commands = self._session.claim_commands

@@ -252,11 +252,7 @@ class QueueConsumers:
     def take_claimed(self, result: FetchResult, asked_at: float) -> None:
         """Take the result of a claim that was made at `asked_at`, on `clock`, in seconds."""
         self._apply(result)
-        self.hold(result.messages, asked_at)
-
-    def hold(self, messages: Iterable[Claimed], asked_at: float) -> None:
-        """Keep messages that were claimed at `asked_at`, as above, until they are delivered or go back."""
-        fresh = self._session.service.unacked_messages.add(messages, self._session.id, asked_at)
+        fresh = self._session.service.unacked_messages.add(result.messages, self._session.id, asked_at)
         self.buffer.extend(self.order.took(fresh))
 
     def _apply(self, result: FetchResult) -> None:

@@ -48,6 +48,8 @@ CHECKS = {
     "losses": "no event was trimmed before it was read, or left out as memory was full",
     "age": "the newest event is not older than --max-age",
 }
+#: Begins what is told of a check that was not made.
+NOT_CHECKED = "not checked: "
 #: Counts of the table `queues` -> the columns of `messages` that add up to the same.
 _SUMS = {"published": "complete", "delivered": "attempts"}
 #: Numbers of events that are noted together, a byte each.
@@ -75,11 +77,16 @@ class Finding:
     wrong: int
     detail: str
 
+    @property
+    def word(self) -> str:
+        """`WRONG`, `ok`, or `-` where nothing was looked at."""
+        return "WRONG" if self.wrong else "-" if self.detail.startswith(NOT_CHECKED) else "ok"
+
 
 def check(
     root: str | Path | Storage, inspector: Inspector | None = None, *, skip: Collection[str] = (), max_age_s: float | None = None
 ) -> list[Finding]:  # fmt: skip
-    """Check the tables; return a finding for each thing that is wrong, and one for each check that holds.
+    """Check the tables; return a finding for each thing that is wrong, and one for each check that holds, or was not made.
 
     The findings are the table `checks`, which the next report shows.
 
@@ -103,6 +110,8 @@ def check(
             for name, promise in CHECKS.items()
             if name not in skip and all(finding.check not in {name, "files"} for finding in found)
         ]
+        order = list(CHECKS)
+        found.sort(key=lambda finding: (not finding.wrong, order.index(finding.check)))
         save(storage, found)
     return found
 
@@ -198,11 +207,15 @@ class _Checker:
                 yield Finding("steps", queue, count, problem)
 
     def _sums(self) -> Iterator[Finding]:
-        if not self.manifest.tables["queues"] or self.manifest.expired_before:
-            # A message and its minutes expire on days of their own.
-            return
-        if any(loss.why == FORGOTTEN for loss in self.losses):
-            # The minutes have still counted them.
+        why = ""
+        if not self.manifest.tables["queues"]:
+            why = "there are no minutes yet"
+        elif self.manifest.expired_before:
+            why = "a message and its minutes expire on days of their own"
+        elif any(loss.why == FORGOTTEN for loss in self.losses):
+            why = "the minutes have counted the messages that were forgotten"
+        if why:
+            yield Finding("sums", "", 0, NOT_CHECKED + why)
             return
         minutes = self._totals(["queues"], list(_SUMS))
         messages = self._totals(["messages", UNFINISHED], [*_SUMS.values(), "events"])
@@ -235,6 +248,7 @@ class _Checker:
 
     def _age(self) -> Iterator[Finding]:
         if self.max_age_s is None:
+            yield Finding("age", "", 0, f"{NOT_CHECKED}without --max-age")
             return
         times = (pc.max(batch.column("ts")).cast(pa.int64()).as_py() or 0 for batch in _batches(self.storage, self.files, ["ts"]))
         newest = max(times, default=0)

@@ -15,6 +15,8 @@ SMALL = 200_000
 MOST_WAITING_EVENTS, MOST_WAITING_BYTES = 5_000_000, 4 * 1024**3
 #: `leftovers.KEPT_S`, without an import of Arrow.
 KEPT_VERSIONS_S = 900.0
+#: Days that `expire` keeps at most: a hundred years.
+MOST_DAYS = 36_500
 #: Those of `expiry.EXPIRING`, without an import of Arrow.
 EXPIRING = ("events", "messages", "minutes")
 #: Those of `checks.CHECKS`, without an import of Spark.
@@ -85,12 +87,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         job.add_argument("--verbose", action="store_true", help="show Spark's own log")
 
 
+def _days(text: str) -> int:
+    """Return a number of days that can be kept. Raises ArgumentTypeError for any other text."""
+    if text.isascii() and text.isdecimal() and 1 <= int(text) <= MOST_DAYS:
+        return int(text)
+    raise argparse.ArgumentTypeError(f"{text!r} is not allowed; allowed are 1 to {MOST_DAYS:,}")
+
+
 def _add_removals(jobs: Any) -> tuple[argparse.ArgumentParser, argparse.ArgumentParser]:
     """Add the jobs that remove what is stored."""
     expire = jobs.add_parser("expire", help="remove old days from the tables")
     span = expire.add_mutually_exclusive_group(required=True)
     span.add_argument("--before", type=date.fromisoformat, metavar="DATE", help="the first day that stays, UTC")
-    span.add_argument("--keep-days", type=int, metavar="N", help="how many days stay, today included")
+    span.add_argument("--keep-days", type=_days, metavar="N", help="how many days stay, today included")
     expire.add_argument("--only", action="append", default=[], choices=EXPIRING, help="expire these alone (default: all of them)")
     forget = jobs.add_parser("forget", help="remove messages for ever, with their events and payloads")
     forget.add_argument("--where", required=True, metavar="SQL", help="which messages, in DuckDB's dialect")

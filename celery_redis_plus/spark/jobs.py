@@ -9,12 +9,11 @@ from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from functools import partial
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 from celery_redis_plus.errors import CeleryRedisPlusError, InvalidArgument, NoEvents, SparkJobFailed, TablesUnusable
 from celery_redis_plus.spark.ingest_jobs import broker_of, ingest, ingest_engine, serve
 from celery_redis_plus.spark.job_arguments import EXPIRING, SMALL, add_arguments
-from celery_redis_plus.spark.option_parsing import resolve_url
+from celery_redis_plus.spark.option_parsing import has_password, resolve_url
 from celery_redis_plus.spark.query_runner import one_line
 from celery_redis_plus.spark.roots import NO_JAVA_READER, NO_JAVA_WRITER, folder_of, opened
 from celery_redis_plus.spark.session import check_installed, check_packages, is_installed
@@ -111,7 +110,7 @@ def _check(arguments: argparse.Namespace) -> None:
         raise TablesUnusable(f"nothing is in {arguments.root}: correct --root, or run `celery-redis-plus spark ingest` first")
     if arguments.job not in {"ingest", "run", "replay"} or vars(arguments).get("from_archive") is not None:
         return
-    if arguments.url and urlsplit(arguments.url).password and not arguments.master.startswith("local"):
+    if arguments.url and not arguments.master.startswith("local") and has_password(arguments.url):
         raise InvalidArgument("--url holds a password, which a cluster would show; use --url-env and spark.executorEnv.NAME")
     from celery_redis_plus.shards.event_logs import events_at
 
@@ -281,10 +280,7 @@ def _check_tables(spark: _Spark, arguments: argparse.Namespace, say: Say) -> int
     found = check(arguments.root, inspector, skip=arguments.skip, max_age_s=arguments.max_age)
     for finding in found:
         subject = f" {finding.subject}" if finding.subject else ""
-        say(
-            f"{'WRONG' if finding.wrong else 'ok   '} {finding.check}{subject}: {finding.detail}"
-            + (f" ({finding.wrong:,})" if finding.wrong else "")
-        )
+        say(f"{finding.word:5} {finding.check}{subject}: {finding.detail}" + (f" ({finding.wrong:,})" if finding.wrong else ""))
     return int(any(finding.wrong for finding in found))
 
 

@@ -53,16 +53,19 @@ def parse_options(kind: type[T], given: Mapping[str, str], what: str) -> T:
 def _check_url(url: str, url_env: str) -> None:
     if bool(url) == bool(url_env):
         raise OptionError("give either url or urlEnv (the name of an environment variable that holds the URL)")
-    try:
-        password = urlsplit(url).password
-    except ValueError:
-        # What cannot be parsed is refused where it is used, without being printed.
-        password = None
-    if password:
+    if has_password(url):
         raise OptionError(
             "option url holds a password, which Spark may show in plans, logs and checkpoints; put the URL into an "
             "environment variable of the driver and the executors, and give its name as urlEnv"
         )
+
+
+def has_password(url: str) -> bool:
+    """Return whether a URL holds a password; one that cannot be parsed is refused where it is used, without being printed."""
+    try:
+        return bool(urlsplit(url).password)
+    except ValueError:
+        return False
 
 
 def resolve_url(url: str, url_env: str) -> str:

@@ -14,8 +14,10 @@ import matplotlib as mpl
 mpl.use("svg")
 
 from matplotlib import pyplot as plt
+from matplotlib.backend_bases import FigureCanvasBase
 from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 
+from celery_redis_plus.errors import InvalidArgument
 from celery_redis_plus.spark.losses import sentence
 from celery_redis_plus.spark.timeline import Timeline
 
@@ -189,7 +191,15 @@ CHARTS = {
 
 
 def draw(figures: Mapping[str, pd.DataFrame], path: Path) -> None:
-    """Draw all charts into one picture; its kind follows the file's ending, such as `.svg` or `.png`."""
+    """Draw all charts into one picture; its kind follows the file's ending, such as `.svg` or `.png`.
+
+    Raises:
+        InvalidArgument: there is no such kind.
+    """
+    kinds = FigureCanvasBase.get_supported_filetypes()
+    if path.suffix.removeprefix(".").lower() not in kinds:
+        allowed = ", ".join(f".{kind}" for kind in sorted(kinds))
+        raise InvalidArgument(f"picture {str(path)!r} is not allowed; allowed endings: {allowed}")
     figure, every = plt.subplots(2, 2, figsize=(14, 8), layout="constrained")
     for axes, (name, painter) in zip(every.flat, CHARTS.items(), strict=True):
         _paint(axes, painter, figures)

@@ -33,6 +33,8 @@ _READ = ("queue", "task", "state", "attempts", "complete", "wait_s", "run_s", "t
 _LISTED = ("task", "queue", "task_id", "id", "state", "attempts", "wait_s", "run_s", "worker", "published_at")
 _BAD = ("FAILED", "DEAD", "RETRIED", "RETRYABLE")
 _MINUTE = timedelta(minutes=1)
+#: The first and the last year of a period: pandas has no times beyond 2262.
+YEARS = (1970, 2261)
 
 
 @dataclass(frozen=True)
@@ -52,11 +54,14 @@ class Period:
         start, dots, end = text.partition("..")
         try:
             period = cls(_moment(start), _moment(end))
-        except ValueError:
+        except (ValueError, OverflowError):
             dots = ""
             period = cls()
         if not dots or (period.start and period.end and period.start >= period.end):
-            raise InvalidArgument(f"period {text!r} is not allowed; allowed: FROM..TO such as 2026-01-31..2026-02-01T12:00")
+            raise InvalidArgument(
+                f"period {text!r} is not allowed; allowed: FROM..TO such as 2026-01-31..2026-02-01T12:00, of the years "
+                f"{YEARS[0]} to {YEARS[1]}"
+            )
         return period
 
     @property
@@ -357,4 +362,7 @@ def _moment(text: str) -> datetime | None:
     if not text.strip():
         return None
     parsed = datetime.fromisoformat(text.strip())
-    return parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)
+    moment = parsed.astimezone(UTC) if parsed.tzinfo else parsed.replace(tzinfo=UTC)
+    if not YEARS[0] <= moment.year <= YEARS[1]:
+        raise ValueError(text)
+    return moment

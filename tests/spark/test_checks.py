@@ -17,6 +17,7 @@ from pyarrow import parquet
 from celery_redis_plus.errors import InvalidArgument
 from celery_redis_plus.keys import Keys
 from celery_redis_plus.spark import checks, ingest, job_arguments, leftovers, losses, tables
+from celery_redis_plus.spark.forgetting import forget
 from celery_redis_plus.spark.manifest import files
 from celery_redis_plus.spark.snapshot import Snapshot
 from celery_redis_plus.spark.storage import COMMITTED
@@ -164,3 +165,13 @@ def test_a_loss_without_events_behind_it_explains_no_gap_before(root, load, wron
     content = json.loads(marker.read_text(encoding="utf-8")) | {"losses": [asdict(loss)]}
     marker.write_text(json.dumps(content), encoding="utf-8")
     assert wrong(skip=["losses"]) == []
+
+
+def test_a_check_that_was_not_made_says_so(root, load, redis_client):
+    add_events(redis_client, "celery", LIVES)
+    load()
+    found = {finding.check: finding.word for finding in checks.check(root)}
+    assert (found["age"], found["sums"]) == ("-", "ok")
+    forget(root, "id IN (SELECT id FROM messages ORDER BY id LIMIT 5)")
+    told = {finding.check: (finding.word, finding.detail) for finding in checks.check(root)}
+    assert told["sums"] == ("-", "not checked: the minutes have counted the messages that were forgotten")

@@ -12,7 +12,7 @@ pytest.importorskip("pyspark", reason="needs the extra `spark`")
 import pyarrow.dataset
 from pyarrow import parquet
 
-from celery_redis_plus.errors import CeleryRedisPlusError, NoEvents, TablesUnusable
+from celery_redis_plus.errors import CeleryRedisPlusError, InvalidArgument, NoEvents, TablesUnusable
 from celery_redis_plus.event_log import readers
 from celery_redis_plus.event_log.stream import EventLog
 from celery_redis_plus.keys import Keys
@@ -21,6 +21,7 @@ from celery_redis_plus.spark.job_arguments import add_arguments
 from celery_redis_plus.spark.manifest import TABLES_VERSION, files
 from celery_redis_plus.spark.roots import opened
 from celery_redis_plus.spark.storage import INGEST_LOCK, RUN_LOCK
+from celery_redis_plus.spark.summaries import Period
 from tests.support.event_streams import START_MS, add_events, lives
 
 LIVES = lives(1500)
@@ -195,6 +196,25 @@ def test_a_pattern_that_no_queue_matches_is_an_error(job, redis_client, broker_u
     add_events(redis_client, "celery", LIVES[:10])
     with pytest.raises(NoEvents, match=r"no queue that has events matches --queues 'mail\*'"):
         job("ingest", "--url", broker_url, "--master", "", "--once", "--queues", "mail*", "--engine", engine)
+
+
+@pytest.mark.parametrize("days", ["0", "-3", "1000000000", "x"])
+def test_a_number_of_days_that_cannot_be_kept_is_refused(job, capsys, days):
+    with pytest.raises(SystemExit):
+        job("expire", f"--keep-days={days}")
+    assert "allowed are 1 to 36,500" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("period", ["2300-01-01..", "..0001-01-02", "9999-12-31T23:59:59-12:00..", "2026-02-01..2026-01-01"])
+def test_a_period_beyond_the_calendar_is_refused(period):
+    with pytest.raises(InvalidArgument, match="of the years 1970 to 2261"):
+        Period.parse(period)
+
+
+def test_a_url_that_cannot_be_parsed_is_not_printed(job):
+    with pytest.raises(CeleryRedisPlusError, match="no valid host or port") as caught:
+        job("ingest", "--once", "--url", "redis://u:secret@[::1/0")
+    assert "secret" not in str(caught.value)
 
 
 def test_tables_of_a_later_release_and_damaged_ones_are_refused(job, tmp_path):

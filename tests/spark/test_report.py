@@ -11,6 +11,7 @@ pytest.importorskip("pyspark", reason="needs the extra `spark`")
 import pandas as pd
 from matplotlib import pyplot as plt
 
+from celery_redis_plus.errors import InvalidArgument
 from celery_redis_plus.spark import report
 from celery_redis_plus.spark.timeline import Timeline
 
@@ -124,6 +125,11 @@ def test_long_names_leave_room_for_the_chart():
         warnings.simplefilter("error")
         page = report.render(of)
     assert f"{'shop.' * 40}"[:19] + "…" in page
+
+
+def test_a_picture_of_an_unknown_kind_is_refused(tmp_path):
+    with pytest.raises(InvalidArgument, match=r"x\.foo.*\.png"):
+        report.draw(figures([(0, 1)]), tmp_path / "x.foo")
 
 
 def test_a_report_of_nothing_says_so():
