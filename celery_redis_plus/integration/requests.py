@@ -16,6 +16,7 @@ from celery.exceptions import Ignore, Reject, Retry, TimeLimitExceeded, WorkerLo
 from celery.platforms import signals
 from kombu.utils.imports import symbol_by_name
 
+from celery_redis_plus.broker.consumers.acks import NotAckedError
 from celery_redis_plus.broker.consumers.last_error import Failure, failure_of, text_of
 from celery_redis_plus.integration import worker_compat
 from celery_redis_plus.integration.ack_policies import ACK, POLICIES, REQUEUE, AckPolicies
@@ -225,12 +226,16 @@ class BrokerRequest(Request):
             action = ACK if table is None else table.get(self._crp_ending, action)
         message = self.message
         if action == ACK:
-            if early and self._crp_ending == "success" and isinstance(message, Message):
+            leaves_first = early and isinstance(message, Message)
+            if leaves_first and self._crp_ending == "success":
                 self._crp_acked_early = True
                 message.mark_acked_early(begins_here=self.crp_begins_here)
-            super().acknowledge()
-            # Celery passes over what the ack raises (NotAckedError).
-            if early and not message.acknowledged:
+            try:
+                super().acknowledge()
+            except NotAckedError:
+                refuse_unacked(self)
+            # Celery 5.6 and 5.7 pass over that error.
+            if leaves_first and not message.acknowledged:
                 refuse_unacked(self)
         else:
             if self._crp_ending != "requeue" and isinstance(message, Message):
