@@ -177,7 +177,7 @@ _TRANSITIONS = (
         "Put back to wait `delay` ms.",
     ),
     Transition("acked", _KEPT, GONE, "Settled and removed. An empty `reason` is success."),
-    Transition("failed", (GONE,), GONE, "The task failed after its message was acked early."),
+    Transition("failed", (GONE,), GONE, "The task failed after its early ack; with the reason `retry` a new message goes on."),
     Transition("rejected", (CLAIMED,), GONE, "Rejected, and the queue keeps no dead letters."),
     Transition("expired", (READY, DELAYED), GONE, "Too old, and the queue keeps no dead letters."),
     Transition("dead_lettered", (READY, DELAYED, CLAIMED), DEAD, "Kept as a dead letter."),
@@ -210,7 +210,7 @@ def shown_state(state: str, *, event: str, reason: str, tried: bool) -> str:
         return {READY: "PENDING", DELAYED: waiting, CLAIMED: "PROCESSING", DEAD: "DEAD"}[state]
     if event == "moved" or (event, reason) == ("cancelled", "replaced"):
         return "MOVED"
-    if event == "acked" and reason == "retry":
+    if event in {"acked", "failed"} and reason == "retry":
         return "RETRIED"
     return COMPLETED if event == "acked" and reason in {"", "ignored", "early"} else FAILED
 

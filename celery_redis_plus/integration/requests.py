@@ -39,8 +39,8 @@ logger = logging.getLogger(__name__)
 ACK_REASONS = {"success": "", "time_limit": "failure", "worker_lost": "failure", "rejected": "", "requeue": ""}
 #: Exceptions that are not stored: the ending says enough.
 UNRECORDED_ERRORS = (Retry, Ignore)
-#: Endings of a task that has failed.
-FAILED_ENDINGS = ("failure", "time_limit", "worker_lost", "rejected")
+#: Endings of which the events tell although the message was acked before: the task failed, or another message continues it.
+LATE_ENDINGS = ("failure", "time_limit", "worker_lost", "rejected", "retry")
 
 #: Celery's settings that decide how a late-acked task is settled, by their names in 5.6 and 5.7.
 LATE_SETTLEMENTS = {
@@ -192,7 +192,7 @@ class BrokerRequest(Request):
         return self._crp_table() is None
 
     def _crp_end(self, ending: str, error: BaseException | None = None, traceback: str = "") -> None:
-        """Note how the work ended; where its message was acked before, the events tell of a failure."""
+        """Note how the work ended; where its message was acked before, the events tell of a failure and of a retry."""
         self._crp_ending = ending
         message = self.message
         if not isinstance(message, Message):
@@ -200,7 +200,7 @@ class BrokerRequest(Request):
         failure = None if error is None else _failure(error, traceback, message)
         reason = ACK_REASONS.get(ending, ending)
         settled = self._crp_settled_by_task()
-        if (self._crp_acked_early or settled == ACK) and ending in FAILED_ENDINGS:
+        if (self._crp_acked_early or settled == ACK) and ending in LATE_ENDINGS:
             if not self._crp_failure_told:
                 # Celery tells twice of a time limit: when it is over, and when its process has ended.
                 self._crp_failure_told = True

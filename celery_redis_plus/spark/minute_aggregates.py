@@ -93,14 +93,14 @@ def _flags(event: Any, reason: Any) -> dict[str, NDArray[Any]]:
     def among(column: Any, *values: str) -> NDArray[np.bool_]:
         return np.asarray(pc.is_in(column, pa.array(values)).to_numpy(zero_copy_only=False))
 
-    acked = among(event, "acked")
+    acked, late = among(event, "acked"), among(event, "failed")
     failure, retry = among(reason, "failure"), among(reason, "retry")
     return {
         "published": among(event, "published"),
         "delivered": among(event, "claimed"),
         "acked": acked & ~failure & ~retry,
-        "failed": (acked & failure) | among(event, "rejected", "failed"),
-        "retried": (acked & retry) | among(event, "retried"),
+        "failed": (acked & failure) | among(event, "rejected") | (late & ~retry),
+        "retried": ((acked | late) & retry) | among(event, "retried"),
         "requeued": among(event, "recovered", "requeued"),
         "expired": among(event, "expired") | among(reason, "expired"),
         "dead": among(event, "dead_lettered"),

@@ -23,8 +23,9 @@ class Counts:
         self.counted["published"] += kind == "published"
         self.counted["delivered"] += kind == "claimed"
         self.counted["acked"] += kind == "acked" and reason not in {"failure", "retry"}
-        self.counted["failed"] += (kind == "acked" and reason == "failure") or kind in {"rejected", "failed"}
-        self.counted["retried"] += (kind == "acked" and reason == "retry") or kind == "retried"
+        has_failed = (kind == "acked" and reason == "failure") or (kind == "failed" and reason != "retry")
+        self.counted["failed"] += has_failed or kind == "rejected"
+        self.counted["retried"] += kind == "retried" or (kind in {"acked", "failed"} and reason == "retry")
         self.counted["requeued"] += kind in {"recovered", "requeued"}
         self.counted["expired"] += kind == "expired" or reason == "expired"
         self.counted["dead"] += kind == "dead_lettered"

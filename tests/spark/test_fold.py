@@ -132,6 +132,7 @@ def test_messages_that_were_gone_and_have_new_events_are_traced_as_one(stored, r
     assert Manifest.read(root).tables[OPEN], "the last message is open"
 
     again = [one("failed", START_MS * 1000 + 700_000_000, tags[7], reason="failure", error="ValueError: x")]
+    again.append(one("failed", START_MS * 1000 + 700_000_000, tags[9], reason="retry"))
     again += [
         one("claimed", START_MS * 1000 + 700_000_001, tags[8], worker="w"),
         one("acked", START_MS * 1000 + 700_000_002, tags[8]),
@@ -140,8 +141,9 @@ def test_messages_that_were_gone_and_have_new_events_are_traced_as_one(stored, r
     done = fold(root)
 
     check(root, {"celery": events + later + again})
-    assert rows_of(root, "messages")["celery", tags[7]]["state"] == "FAILED"
-    assert (done.messages, done.events) == (2, 3)
+    states = [rows_of(root, "messages")["celery", tags[number]]["state"] for number in (7, 9)]
+    assert states == ["FAILED", "RETRIED"]
+    assert (done.messages, done.events) == (3, 4)
 
 
 def test_a_fold_reads_the_news_and_the_open_messages_of_their_days_only(stored, root, monkeypatch):

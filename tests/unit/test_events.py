@@ -125,6 +125,7 @@ def test_paths_that_cannot_be_are_named(path, problem):
         ("gone", "acked", "", True, "COMPLETED"),
         ("gone", "acked", "failure", True, "FAILED"),
         ("gone", "acked", "retry", True, "RETRIED"),
+        ("gone", "failed", "retry", True, "RETRIED"),
         ("gone", "cancelled", "", False, "FAILED"),
         ("gone", "moved", "", False, "MOVED"),
         ("dead", "dead_lettered", "rejected", True, "DEAD"),

@@ -17,6 +17,7 @@ ENDINGS: Final = {
     ("acked", ""): "the work was done",
     ("acked", "failure"): "the task failed",
     ("acked", "retry"): "the task asked to be tried again: a new message stands for it",
+    ("failed", "retry"): "the task asked to be tried again after its ack: a new message stands for it",
     ("acked", "ignored"): "the task raised Ignore",
     ("acked", "revoked"): "the task was revoked, or had expired",
     ("acked", "early"): "it was acked before the work began",

@@ -27,7 +27,7 @@ def _begin_signalled(consumer: ServerConsumer) -> None:
 @signals.task_postrun.connect
 def _have_another_turn(**_: Any) -> None:
     _ran.append(True)
-    _consumers[0].connection.waker.wake()
+    _consumers[0].session.waker.wake()
 
 
 ServerConsumer.begin_tick = _begin_signalled  # type: ignore[method-assign]

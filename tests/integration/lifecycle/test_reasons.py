@@ -84,6 +84,20 @@ def test_a_task_that_fails_after_its_early_ack_does_not_read_completed(pool, app
     assert ends == [["acked"], ["acked", "failed"]]
 
 
+@pytest.mark.parametrize("pool", ["prefork", "solo", "threads"])
+def test_a_retry_after_an_early_ack_reads_retried(pool, app, life_worker, paths):
+    worker = life_worker(pool=pool, concurrency=1, settings=INDEXED)
+    app.send_task("life.end", ["retry"], task_id="again")
+
+    def ends():
+        return sorted(str(event.reason) for path in paths("celery").values() for event in path if event.event == "failed")
+
+    wait_until(lambda: ends() == ["retry"], 20, worker.tail)
+    wait_until(lambda: getattr(crp.message(app, "again"), "state", None) == "COMPLETED", 20, worker.tail)
+    first = min(paths("celery"))
+    assert (crp.message(app, first).state, crp.message(app, first).reason) == ("RETRIED", "retry")
+
+
 def test_a_replayed_message_starts_without_its_exception(app, life_worker, letters):
     worker = life_worker(pool="solo", settings=INDEXED, configured={"ack_policy": "reject_on_error"})
     app.send_task("life.end", ["failure"], task_id="one")

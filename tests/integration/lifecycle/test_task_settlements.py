@@ -24,7 +24,7 @@ FATES = {
     ("ack", "return"): ["acked"],
     ("ack", "raise"): ["acked", "failed failure ValueError: as asked"],
     ("ack", "reject"): ["acked"],
-    ("ack", "retry"): ["acked"],
+    ("ack", "retry"): ["acked", "failed retry"],
     ("nack", "return"): ["requeued rejected", "claimed", "acked"],
     ("nack", "raise"): ["requeued rejected", "claimed", "acked"],
     ("nack 0.3", "return"): ["retried rejected 300", "promoted", "claimed", "acked"],
