@@ -94,6 +94,8 @@ class Selection:
             config.hook.pytest_deselected(items=[item for item in items if item not in kept])
             items[:] = kept
         for item in items:
+            if any(matches(item.nodeid, pattern) for pattern in self._run.races):
+                item.add_marker(pytest.mark.flaky(reruns=2))
             for skip in self._skips:
                 if matches(item.nodeid, skip.pattern):
                     item.add_marker(pytest.mark.skip(reason=f"{OURS}{skip.reason}"))
