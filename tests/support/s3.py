@@ -46,7 +46,7 @@ class S3:
 
     def start(self) -> None:
         """Start it, at the port that it had."""
-        # Moto's own server looks through all services of AWS at each request, which takes half of its time.
+        # Moto's own server looks through all services of AWS at each request, a third of its time.
         app = self._moto.create_backend_app("s3")
         handler = self._moto.MotoRequestHandler
         self._server = self._werkzeug.make_server("127.0.0.1", self._port, app, threaded=True, request_handler=handler)
