@@ -103,7 +103,7 @@ def has_lease(request: Any) -> bool:
         if not session.leases.holds(tag):
             channel.qos.drop(tag)
             why = ": its message was given to another consumer"
-        elif session.acknowledger.is_connected or not _acks_early(request):
+        elif session.commands.connected or not _acks_early(request):
             return True
         else:
             channel.qos.leave(tag)
@@ -112,15 +112,13 @@ def has_lease(request: Any) -> bool:
         # The next worker that takes it begins it, perhaps this worker.
         channel.qos.leave(tag)
         why = " and goes back: it is unknown whether its message is held"
-    _tell(request, why)
-    worker_compat.forget(request)
+    _forget(request, why)
     return False
 
 
 def refuse_unacked(request: Any) -> None:
     """Forget a request whose message goes back, since its early ack could not leave. Raises TaskLostError."""
-    _tell(request, UNACKED)
-    worker_compat.forget(request)
+    _forget(request, UNACKED)
     raise TaskLostError(request.id)
 
 
@@ -129,6 +127,8 @@ def _acks_early(request: Any) -> bool:
     return acks_early is None or bool(acks_early())
 
 
-def _tell(request: Any, why: str) -> None:
+def _forget(request: Any, why: str) -> None:
+    """Take a request that is not begun out of the worker's lists, and log it."""
     extra = {"task_name": request.name, "task_id": request.id}
     logger.info("task %s[%s] is not begun%s", request.name, request.id, why, extra=extra)
+    worker_compat.forget(request)

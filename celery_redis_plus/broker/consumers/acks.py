@@ -113,11 +113,6 @@ class Acknowledger:
         self._note_error = script("record_error")
         self._tell_failed = script("log_failed")
 
-    @property
-    def is_connected(self) -> bool:
-        """Whether its connection is open: a settlement leaves at once."""
-        return self._commands.connected
-
     def post(self, unacked: UnackedMessage, settlement: Settlement) -> None:
         """Send a settlement without waiting for the reply. Never raises.
 
