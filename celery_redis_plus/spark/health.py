@@ -76,7 +76,7 @@ class Health:
         Source: https://prometheus.io/docs/instrumenting/exposition_formats/
         """
         samples: dict[str, tuple[str, str, list[tuple[str, float]]]] = {
-            "up": ("gauge", "Whether ingest runs.", [("", float(self.ingesting))]),
+            "up": ("gauge", "Whether ingest runs.", [("", int(self.ingesting))]),
             "ingest_starts_total": ("counter", "How often ingest was started.", [("", self.starts)]),
             "lag_events": ("gauge", "Events that are not stored yet.", _labelled("queue", self.lag or {})),
             "unreadable_queues": ("gauge", "Queues whose events cannot be read.", [("", len(self.unreadable))]),
@@ -96,13 +96,18 @@ class Health:
         lines = []
         for name, (kind, doc, values) in samples.items():
             full = f"celery_redis_plus_spark_{name}"
-            lines += [f"# HELP {full} {doc}", f"# TYPE {full} {kind}", *(f"{full}{label} {value:g}" for label, value in values)]
+            lines += [f"# HELP {full} {doc}", f"# TYPE {full} {kind}", *(f"{full}{label} {value}" for label, value in values)]
         return "\n".join([*lines, ""])
 
 
 def _labelled(label: str, values: Mapping[str, float]) -> list[tuple[str, float]]:
-    escaped = {name: name.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") for name in values}
-    return [(f'{{{label}="{escaped[name]}"}}', value) for name, value in values.items()]
+    return [(f'{{{label}="{_escaped(name)}"}}', value) for name, value in values.items()]
+
+
+def _escaped(name: str) -> str:
+    """Return it as a label's value. Characters that UTF-8 cannot encode, of `os.fsdecode` for instance, become their numbers."""
+    text = name.encode(errors="backslashreplace").decode()
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
 @contextmanager

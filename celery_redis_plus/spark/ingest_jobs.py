@@ -161,7 +161,7 @@ def serve(_spark: Callable[[], SparkSession], arguments: argparse.Namespace, say
     words += [f"--{name.replace('_', '-')}" for name in ("trim", "allow_data_loss", "verbose") if getattr(arguments, name)]
     words += [word for setting in arguments.conf for word in ("--conf", setting)]
     command = (sys.executable, "-P", "-m", "celery_redis_plus", "spark", "ingest", *words)
-    source = Source(resolve_url(url, url_env), arguments.prefix, arguments.queues, reader)
+    source = Source(resolve_url(url, url_env), arguments.prefix, arguments.queues)
     service = Service(
         arguments.root,
         source,

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from celery_redis_plus.event_log import readers
-from celery_redis_plus.events import read_entry
+from celery_redis_plus.event_log.offsets import BEGINNING
+from celery_redis_plus.events import entry_id, read_entry
 from celery_redis_plus.shards.event_logs import events_at
+
+#: A service that is told to end while the broker hangs has seven more seconds for its ingest, of ten.
+TIMEOUT_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -17,13 +20,11 @@ class Source:
     Attributes:
         url, prefix: of the broker.
         queues: names or patterns.
-        reader: the name under which ingest registers.
     """
 
     url: str
     prefix: str
     queues: str
-    reader: str
 
 
 @dataclass(frozen=True)
@@ -41,24 +42,27 @@ class Lag:
     unreadable: Mapping[str, Exception] = field(default_factory=dict)
 
 
-def lag_of(source: Source) -> Lag:
+def lag_of(source: Source, stored: Mapping[str, str]) -> Lag:
     """Return the lag.
+
+    Args:
+        source: whose events.
+        stored: id of the last event of each queue that ingest has stored, as `Position.offset` has it.
 
     Raises:
         ServerUnreachable: and its kin from `errors`.
     """
-    with events_at(source.url, source.prefix, partial=True, timeout_s=5.0) as log:
+    with events_at(source.url, source.prefix, partial=True, timeout_s=TIMEOUT_S) as log:
         numberings, unreadable = log.sound_numberings(log.queues(source.queues), strict=False)
         queues = list(numberings)
-        own = {reader.queue: reader for reader in readers.readers(log, queues) if reader.name == source.reader}
-        # A queue without the reader is one that ingest has not seen yet.
-        events = {queue: own[queue].behind if queue in own else numberings[queue].total for queue in queues}
+        # A queue without a position is one that ingest has not seen yet.
+        at = {queue: entry_id(stored[queue]) if queue in stored else BEGINNING for queue in queues}
+        events = {queue: numbering.total - numbering.position_of(at[queue]) for queue, numbering in numberings.items()}
         seconds = dict.fromkeys(queues, 0.0)
         for server, behind in log.parts([queue for queue in queues if events[queue]]):
             commands: list[tuple[object, ...]] = [("TIME",)]
             for queue, keys in behind.items():
-                start = "({}-{}".format(*own[queue].position) if queue in own else "-"
-                commands.append(("XRANGE", keys.events, start, "+", "COUNT", 1))
+                commands.append(("XRANGE", keys.events, "({}-{}".format(*at[queue]), "+", "COUNT", 1))
             now, *firsts = server.ask(commands)
             now_s = int(now[0]) + int(now[1]) / 1e6
             for queue, entries in zip(behind, firsts, strict=True):

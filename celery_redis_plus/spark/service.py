@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from celery_redis_plus.errors import CeleryRedisPlusError
+from celery_redis_plus.spark.checkpoint import position_in
 from celery_redis_plus.spark.compaction import compact
 from celery_redis_plus.spark.fold import fold
 from celery_redis_plus.spark.health import Health
@@ -69,7 +70,8 @@ class Service:
         self._fresh_s = fresh_s
         self._kept_s = kept_s
         self._say = say
-        self._complete_at = 0.0
+        #: The tables have all that happened before, in seconds; 0 is not known.
+        self._complete_to = 0.0
 
     def run(self, stop: threading.Event) -> None:
         """Run until `stop` is set."""
@@ -89,7 +91,7 @@ class Service:
                     self._say(self.health.line((self.health.events - told) / LINE_EVERY_S))
                     line_at, told = now + LINE_EVERY_S, self.health.events
                 if now >= compaction_at:
-                    with suppress(CeleryRedisPlusError):
+                    with suppress(CeleryRedisPlusError, OSError):
                         compact(self.storage, kept_s=self._kept_s)
                     compaction_at = now + COMPACT_EVERY_S
                 stop.wait(POLL_S)
@@ -108,23 +110,33 @@ class Service:
         except (CeleryRedisPlusError, OSError) as failed:
             error = str(failed)
             self._say(f"aggregation failed: {error}; it is tried again")
-        self._look(error, events, time.monotonic() - began)
+        try:
+            self._look(error, events, time.monotonic() - began, ending=stop.is_set())
+        except (CeleryRedisPlusError, OSError) as failed:
+            # A full disk takes no status either.
+            self.health = replace(self.health, error=error or str(failed))
+            self._say(f"the state of the tables is unknown: {failed}; it is looked at again")
         give_back()
 
-    def _look(self, error: str, events: int, fold_s: float) -> None:
+    def _look(self, error: str, events: int, fold_s: float, *, ending: bool) -> None:
         manifest = Manifest.read(self.storage)
         lag: Lag | None = None
         with suppress(CeleryRedisPlusError):
-            lag = lag_of(self._source)
+            position = position_in(self.storage)
+            # At its end it does not wait for a broker that hangs.
+            lag = None if ending else lag_of(self._source, position.offset(position.stored()) or {})
         unreadable = dict.fromkeys(self.health.unreadable) if lag is None else lag.unreadable
         if new := [queue for queue in unreadable if queue not in self.health.unreadable]:
             self._say(f"the events of {', '.join(map(repr, new))} cannot be read, others are: {unreadable[new[0]]}")
         stored = waiting(self.storage, manifest)
         now = time.time()
-        if lag is not None and not any(lag.events.values()) and not stored.batches:
-            self._complete_at = now
-        # What is missing is younger than what is there, and than the last time at which nothing was missing.
-        ages = [now - at for at in (manifest.newest_us / 1e6, self._complete_at) if at]
+        # This machine's clock may have gone back.
+        self._complete_to = min(self._complete_to, now)
+        if lag is not None and not stored.batches:
+            self._complete_to = max(self._complete_to, now - max(lag.seconds.values(), default=0.0))
+        # Events are written in their order: what is missing is younger than the newest one. That of a clock that was ahead tells
+        # nothing, until its time has come.
+        ages = [now - at for at in (manifest.newest_us / 1e6, self._complete_to) if 0 < at <= now]
         losses: Counter[str] = Counter()
         for loss in noted(self.storage, manifest):
             if loss.why not in HARMLESS:
@@ -138,7 +150,7 @@ class Service:
             lag_seconds={} if lag is None else lag.seconds,
             waiting_events=stored.events,
             waiting_bytes=stored.bytes,
-            freshness_s=max(0.0, min(ages)) if ages else None,
+            freshness_s=min(ages, default=None),
             events=self.health.events + events,
             fold_s=round(fold_s, 3),
             losses=dict(losses),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sys
 import threading
 import time
 from contextlib import ExitStack
+from dataclasses import replace
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
@@ -16,12 +18,11 @@ import pytest
 pytest.importorskip("pyarrow", reason="needs the extra `spark`")
 
 from celery_redis_plus.errors import InvalidArgument, TablesUnusable
-from celery_redis_plus.event_log import readers
-from celery_redis_plus.event_log.stream import EventLog
 from celery_redis_plus.spark import service as service_module
+from celery_redis_plus.spark.checkpoint import position_in
 from celery_redis_plus.spark.health import Health, served
 from celery_redis_plus.spark.ingest_process import IngestProcess
-from celery_redis_plus.spark.lag import Source
+from celery_redis_plus.spark.lag import Lag, Source
 from celery_redis_plus.spark.losses import TRIMMED, Loss
 from celery_redis_plus.spark.roots import opened
 from celery_redis_plus.spark.service import Service
@@ -39,7 +40,7 @@ IDLE = (sys.executable, "-c", "import sys; sys.stdin.read()")
 def service(tmp_path, broker_url):
     """Run a service in a thread; `said` has its lines."""
     said: list[str] = []
-    running = Service(tmp_path, Source(broker_url, "", "*", "r"), IngestProcess(IDLE, os.environ), fresh_s=0.2, say=said.append)
+    running = Service(tmp_path, Source(broker_url, "", "*"), IngestProcess(IDLE, os.environ), fresh_s=0.2, say=said.append)
     running.said = said
     stop = threading.Event()
     thread = threading.Thread(target=running.run, args=(stop,))
@@ -53,7 +54,7 @@ def service(tmp_path, broker_url):
 def test_the_tables_follow_and_lag_freshness_and_losses_are_told(redis_client, broker_url, tmp_path, monkeypatch, request):
     monkeypatch.setattr(service_module, "LINE_EVERY_S", 0.3)
     count = add_events(redis_client, "celery", LIVES)
-    stored = StoredEvents(tmp_path)
+    stored, position = StoredEvents(tmp_path), position_in(opened(tmp_path))
     service = request.getfixturevalue("service")
     wait_until(lambda: service.health.lag == {"celery": count}, PATIENCE_S)
 
@@ -65,8 +66,8 @@ def test_the_tables_follow_and_lag_freshness_and_losses_are_told(redis_client, b
     assert service.health.losses == {"trimmed": 7}
 
     stored.add({"celery": LIVES[500:]})
-    with EventLog(broker_url) as log:
-        readers.commit(log, "r", {"celery": (START_MS, count)}, trim=False)
+    position.plan(1, {"celery": f"{START_MS}-{count}"})
+    position.commit(1)
     wait_until(lambda: service.health.freshness_s == 0.0, PATIENCE_S)
     assert service.health.events == count
     assert service.health.well
@@ -77,6 +78,47 @@ def test_the_tables_follow_and_lag_freshness_and_losses_are_told(redis_client, b
     wait_until(lambda: any("lag 0 events, 0 s, freshness 0 s" in line and "7 lost" in line for line in service.said), PATIENCE_S)
     status = tmp_path / "status.json"
     wait_until(lambda: json.loads(status.read_text(encoding="utf-8"))["lag"] == {"celery": 1}, PATIENCE_S)
+
+
+def test_an_event_of_a_clock_that_was_ahead_makes_no_tables_fresh(redis_client, broker_url, tmp_path, request):
+    """The broker's clock was a day ahead for a moment: tables that fall behind are told all the same."""
+    ahead_us = (time.time_ns() // 1000) + 86_400_000_000
+    StoredEvents(tmp_path).add({"celery": [replace(LIVES[0], ts=ahead_us), *LIVES[1:]]})
+    add_events(redis_client, "celery", LIVES)
+    service = request.getfixturevalue("service")
+    wait_until(lambda: not service.health.waiting_events and service.health.events, PATIENCE_S)
+    assert service.health.freshness_s > 86_400
+    assert not service.health.well
+
+
+def test_a_full_disk_does_not_end_it(service, monkeypatch):
+    real = service.storage.write_json
+
+    def full(name, content):
+        if name == "status.json":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), name)
+        real(name, content)
+
+    wait_until(lambda: service.health.version is not None and not service.health.error, PATIENCE_S)
+    with monkeypatch.context() as patch:
+        patch.setattr(service.storage, "write_json", full)
+        wait_until(lambda: os.strerror(errno.ENOSPC) in service.health.error, PATIENCE_S)
+        assert not service.health.well
+    wait_until(lambda: not service.health.error, PATIENCE_S)
+    assert any("No space left" in line and line.endswith("it is looked at again") for line in service.said)
+
+
+def test_at_its_end_it_does_not_ask_a_broker_that_may_hang(tmp_path, broker_url, monkeypatch):
+    asked, stop = [], threading.Event()
+
+    def lag_of(_source, _stored):
+        asked.append(stop.is_set())
+        stop.set()
+        return Lag()
+
+    monkeypatch.setattr(service_module, "lag_of", lag_of)
+    Service(tmp_path, Source(broker_url, "", "*"), IngestProcess(IDLE, os.environ), fresh_s=0.2, say=print).run(stop)
+    assert asked == [False]
 
 
 def has_locked(folder, stack):
@@ -115,6 +157,12 @@ def test_health_and_metrics_are_served():
         assert "celery_redis_plus_spark_freshness_seconds 2.5\n" in metrics
         assert 'celery_redis_plus_spark_lost_events{why="trimmed"} 4\n' in metrics
         assert metrics.count("# TYPE") == metrics.count("# HELP") == 12
+        # Each event moves a counter, and any name that Redis takes is one for Prometheus.
+        health.events, health.lag = 1_234_567_891, {"gr\udcf6n": 1_234_568}
+        metrics = get("/metrics")
+        assert "celery_redis_plus_spark_events_total 1234567891\n" in metrics
+        assert 'celery_redis_plus_spark_lag_events{queue="gr\\\\udcf6n"} 1234568\n' in metrics
+        assert json.loads(get("/health"))["lag"] == health.lag
         health.ingesting = False
         for path, status in (("/health", 503), ("/x", 404)):
             with pytest.raises(HTTPError) as refused:
@@ -140,5 +188,5 @@ def test_what_was_missed_before_a_start_is_soon_in_the_tables(tmp_path, broker_u
 
     monkeypatch.setattr(service_module, "POLL_S", 0.02)
     monkeypatch.setattr(Service, "_aggregate", aggregate)
-    Service(tmp_path, Source(broker_url, "", "*", "r"), IngestProcess(IDLE, os.environ), fresh_s=1.5, say=print).run(stop)
+    Service(tmp_path, Source(broker_url, "", "*"), IngestProcess(IDLE, os.environ), fresh_s=1.5, say=print).run(stop)
     assert times[1] - times[0] < 1.5 <= times[2] - times[1]

@@ -21,11 +21,13 @@ from celery_redis_plus.shards import event_logs
 from celery_redis_plus.shards.event_logs import events_at
 from celery_redis_plus.spark import arrow_ingest
 from celery_redis_plus.spark.arrow_ingest import ArrowIngest
+from celery_redis_plus.spark.checkpoint import position_in
 from celery_redis_plus.spark.checks import check
 from celery_redis_plus.spark.fold import fold
 from celery_redis_plus.spark.lag import Source, lag_of
 from celery_redis_plus.spark.losses import TRIMMED, noted
 from celery_redis_plus.spark.manifest import Manifest, files
+from celery_redis_plus.spark.roots import opened
 from celery_redis_plus.spark.views import query
 from celery_redis_plus.transport.once_sender import OnceSender
 from tests.integration.shards.conftest import SHARDS, named, refuse_shard
@@ -139,6 +141,11 @@ def test_losses_are_counted_by_shard_and_queue(add, ingest, redis_client, tmp_pa
     ]
 
 
+def lag_in(root, url):
+    position = position_in(opened(root))
+    return lag_of(Source(url, "", "*"), position.offset(position.stored()) or {})
+
+
 def test_a_shard_that_is_away_keeps_no_other_back_and_is_read_once_it_is_there(add, away, url, tmp_path):
     counts = {shard: add(shard, LIVES[:300]) for shard in range(SHARDS)}
     stop, said = threading.Event(), []
@@ -148,14 +155,16 @@ def test_a_shard_that_is_away_keeps_no_other_back_and_is_read_once_it_is_there(a
     thread.start()
     try:
         wait_until(lambda: set(stored(tmp_path)) == numbers({0: counts[0], 2: counts[2]}), PATIENCE_S)
-        lag = lag_of(Source(url, "", "*", "r"))
+        lag = lag_in(tmp_path, url)
         assert set(lag.events) == {QUEUES[0], QUEUES[2]}
         assert "shard 1 of 3 is unreachable" in str(lag.unreadable["shard 1"])
         counts[0] += add(0, LIVES[300:])
         wait_until(lambda: set(stored(tmp_path)) == numbers({0: counts[0], 2: counts[2]}), PATIENCE_S)
         away(None)
         wait_until(lambda: set(stored(tmp_path)) == numbers(counts), PATIENCE_S)
-        assert lag_of(Source(url, "", "*", "r")).unreadable == {}
+        assert lag_in(tmp_path, url).unreadable == {}
+        # A micro-batch is stored before it is noted.
+        wait_until(lambda: set(lag_in(tmp_path, url).events.values()) == {0}, PATIENCE_S)
         assert not said, said
     finally:
         stop.set()
