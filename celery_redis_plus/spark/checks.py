@@ -17,7 +17,7 @@ from pyarrow import parquet
 from celery_redis_plus.errors import InvalidArgument, TablesUnusable
 from celery_redis_plus.spark import delta_log
 from celery_redis_plus.spark.arrow_columns import ints
-from celery_redis_plus.spark.losses import FORGOTTEN, MEMORY_FULL, PARTS, RANGES, TRIMMED, noted
+from celery_redis_plus.spark.losses import EXPIRED, FORGOTTEN, MEMORY_FULL, PARTS, RANGES, TRIMMED, noted
 from celery_redis_plus.spark.manifest import (
     CHECKS as CHECKS_FILE,
 )
@@ -50,6 +50,8 @@ CHECKS = {
 }
 #: Begins what is told of a check that was not made.
 NOT_CHECKED = "not checked: "
+#: Ends a problem with an event that is the first one of its message.
+AFTER_NOTHING = " after nothing"
 #: Counts of the table `queues` -> the columns of `messages` that add up to the same.
 _SUMS = {"published": "complete", "delivered": "attempts"}
 #: Numbers of events that are noted together, a byte each.
@@ -199,11 +201,13 @@ class _Checker:
 
     def _steps(self) -> Iterator[Finding]:
         with_losses = {loss.queue for loss in self.losses if loss.why in {TRIMMED, MEMORY_FULL}}
+        # What expired or was forgotten is the beginning of a message.
+        begun = {loss.queue for loss in self.losses if loss.why in {EXPIRED, FORGOTTEN}}
         found: Problems = Counter()
         for some in self.inspector(self.storage, self.dated):
             found.update(some)
         for (queue, problem), count in sorted(found.items()):
-            if queue not in with_losses:
+            if queue not in with_losses and not (queue in begun and problem.endswith(AFTER_NOTHING)):
                 yield Finding("steps", queue, count, problem)
 
     def _sums(self) -> Iterator[Finding]:
@@ -320,7 +324,9 @@ def problems(events: pa.Table) -> Problems:
         return found
     timelines = MessageTimelines(events)
     queues, names = timelines.table.column("queue"), timelines.table.column("event")
-    for place in np.flatnonzero(timelines.illegal()).tolist():
-        before = "nothing" if timelines.first[place] else names[place - 1].as_py()
-        found[queues[place].as_py(), f"{names[place].as_py()} after {before}"] += 1
+    # A new epoch may begin with an older state: a replica that took over had not got the last events of the old one.
+    same_epoch = np.diff(ints(timelines.table.column("epoch")), prepend=0) == 0
+    for place in np.flatnonzero(timelines.illegal() & (same_epoch | timelines.first)).tolist():
+        after = AFTER_NOTHING if timelines.first[place] else f" after {names[place - 1].as_py()}"
+        found[queues[place].as_py(), f"{names[place].as_py()}{after}"] += 1
     return found

@@ -21,7 +21,7 @@ from celery_redis_plus.spark.forgetting import forget
 from celery_redis_plus.spark.manifest import files
 from celery_redis_plus.spark.snapshot import Snapshot
 from celery_redis_plus.spark.storage import COMMITTED
-from tests.support.event_streams import START_MS, add_events, lives
+from tests.support.event_streams import START_MS, add_events, begin_epoch, lives
 
 LIVES = lives(300)
 
@@ -68,6 +68,21 @@ def rewrite(path, change):
 def only_file(root):
     (path,) = (root / "incoming").glob("*/*/*/*.parquet")
     return path
+
+
+def test_what_a_failover_repeats_is_no_fault(root, load, wrong, redis_client):
+    """The replica that took over lacked the ack, which had been read, and so the message was delivered again."""
+    done = next(event.id for event in LIVES if event.event == "acked")
+    life = [event for event in LIVES if event.id == done]
+    add_events(redis_client, "celery", life)
+    load()
+    begin_epoch(redis_client, "celery", START_MS + 1000, life[-2])
+    add_events(redis_client, "celery", life[-1:])
+    load()
+    assert wrong() == []
+    add_events(redis_client, "celery", life[-1:])
+    load()
+    assert wrong(skip=["sums"]) == [("steps", "celery", 1)]
 
 
 def test_tables_that_are_well_pass_and_the_findings_are_a_table(root, load, redis_client):
