@@ -86,16 +86,17 @@ def forget(root: str | Path | Storage, where: str, log: EventLogs | None = None,
     with storage.locked():
         old = Manifest.read(storage)
         remove_leftovers(storage, old)
-        chosen = _chosen(storage, where)
+        # The condition itself may tell who it was about.
+        digest = hashlib.sha256(where.encode()).hexdigest()
+        chosen = _chosen(storage, where, receipts.unfinished_messages(storage, digest))
         broker = None if log is None else kept_by_broker(log, chosen)
         done = _Forgetting(storage, old, chosen)
         counted = Forgotten("", chosen.num_rows, done.unfinished, done.events, done.payloads, done.files, broker)
         if dry_run or not chosen.num_rows:
             return counted
         receipt = uuid.uuid4().hex
-        # The condition itself may tell who it was about.
-        digest = hashlib.sha256(where.encode()).hexdigest()
         told = {**counted.__dict__, "condition_sha256": digest, "version": done.new.version}
+        told["unfinished_messages"] = done.unfinished_messages.to_pylist()
         receipts.begin(storage, receipt, {name: value for name, value in told.items() if name != "receipt"})
         done.run(receipt)
         remove_leftovers(storage, done.new)
@@ -146,11 +147,20 @@ def _events_of(log: LogServer, queue: str, ids: set[str]) -> int:
     return count
 
 
-def _chosen(storage: Storage, where: str) -> pa.Table:
-    """Return queue and id of the messages that a condition chooses."""
+def _chosen(storage: Storage, where: str, also: Sequence[Mapping[str, str]]) -> pa.Table:
+    """Return queue and id of the messages that a condition chooses, and of those of others that are there.
+
+    A message whose first events were forgotten has no task any more by which a condition could choose it.
+    """
     connection = connected(Snapshot(storage))
+    chosen = "SELECT DISTINCT queue, id FROM messages"
     try:
-        return rows_of(connection, f"SELECT DISTINCT queue, id FROM messages WHERE {where}")  # noqa: S608 - the user's own
+        found = rows_of(connection, f"{chosen} WHERE {where}")
+        if also:
+            connection.register("chosen_before", pa.Table.from_pylist(list(also)))
+            again = rows_of(connection, f"{chosen} SEMI JOIN chosen_before USING (queue, id)")
+            found = pa.concat_tables([found, again]).group_by(["queue", "id"]).aggregate([])
+        return found
     finally:
         connection.close()
 
@@ -175,7 +185,9 @@ class _Forgetting:
         self.lost = list(self._losses())
         self.events = sum(loss.count for loss in self.lost)
         self.payloads = sum(pc.count(self._rows(file, ["payload"])["payload"]).as_py() for file in self._of(EVENTS))
-        self.unfinished = sum(self._rows(file, [], UNFINISHED).num_rows for file in self._of(UNFINISHED))
+        rows = [self._rows(file, [], UNFINISHED) for file in self._of(UNFINISHED)]
+        self.unfinished_messages = pa.concat_tables(rows).select(["queue", "id"]) if rows else chosen.slice(0, 0)
+        self.unfinished = self.unfinished_messages.num_rows
 
     def run(self, receipt: str) -> None:
         """Write the files without them, and let the version count."""

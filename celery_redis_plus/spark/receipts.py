@@ -39,6 +39,13 @@ def unfinished_receipts(storage: Storage, current: Manifest) -> list[str]:
     return [identity for identity in begun if identity in current.forgetting]
 
 
+def unfinished_messages(storage: Storage, condition: str) -> list[dict[str, str]]:
+    """Return queue and id of the messages that were unfinished when the same condition (its digest) chose them."""
+    found = [storage.current(name) for name in storage.names("receipts")]
+    same = [receipt for receipt in found if receipt and receipt["condition_sha256"] == condition]
+    return [row for receipt in same for row in receipt.get("unfinished_messages", ())]
+
+
 def _begun(identity: str) -> str:
     return f"receipts/{identity}{_BEGUN}"
 

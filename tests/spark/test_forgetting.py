@@ -14,6 +14,7 @@ pytest.importorskip("duckdb", reason="needs the extra `spark`")
 from pyarrow import dataset, parquet
 
 from celery_redis_plus.errors import InvalidArgument
+from celery_redis_plus.events import Event
 from celery_redis_plus.keys import Keys
 from celery_redis_plus.spark import forgetting, jobs, leftovers
 from celery_redis_plus.spark import lease as lease_module
@@ -62,6 +63,22 @@ def everywhere(root):
 def receipts(root):
     found = [path.read_text(encoding="utf-8") for path in (root / "receipts").glob("*.json")]
     return [json.loads(text) for text in found if text]
+
+
+def test_the_same_condition_finds_what_happened_later(root):
+    """Later events of a message tell neither its task nor its queue's routing."""
+    condition = f"id = '{OPEN}' AND task IS NOT NULL"
+    assert forget(root, condition).unfinished == 1
+    last = StoredEvents(root, "later")
+    ends = {"claimed": {"worker": "w"}, "dead_lettered": {"reason": "rejected", "error": "KeyError: 'ada@example.org'"}}
+    last.add({"celery": [Event(event=name, ts=LIVES[-1].ts, id=OPEN, **own) for name, own in ends.items()]})
+    fold(root)
+    assert everywhere(root)[OPEN]
+    assert forget(root, f"{condition} AND TRUE").messages == 0
+    assert forget(root, condition).messages == 1
+    assert not everywhere(root)[OPEN]
+    assert forget(root, condition).messages == 0
+    assert [found for found in check(root) if found.wrong and found.check != "numbers"] == []
 
 
 def test_it_is_in_no_file_version_or_open_state(root):
