@@ -25,6 +25,7 @@ import pyarrow.compute as pc
 
 from celery_redis_plus.spark.layers import EVENTS, LAYOUTS, Layers, among, message_keys, read, write
 from celery_redis_plus.spark.manifest import OPEN, UNFINISHED
+from celery_redis_plus.spark.message_timelines import DESCRIPTION_TYPES
 from celery_redis_plus.spark.repartition import EVENTS_SCHEMA
 from celery_redis_plus.spark.schema import MOMENT
 
@@ -126,24 +127,29 @@ class EarlierEvents:
     def _reopened(self, fresh: Mapping[str, Sequence[str]], strangers: pa.Table) -> Iterator[pa.Table]:
         """Take messages that were gone, and have new events, out of the tables; yield their events.
 
-        Only tasks that fail after an early ack do that, and a server that went back to an older state.
+        Only tasks that fail after an early ack do that, and a server that went back to an older state. Events that have expired
+        are those that the message's row tells of.
         """
         layers = self.layers
         for day in strangers.column("date").unique().to_pylist():
             date = day.isoformat()
             own = strangers.filter(pc.equal(strangers.column("date"), pa.scalar(day, pa.date32())))
             near, wanted = among("id", own.column("id").unique()), message_keys(own)
-            found: list[str] = []
+            found = [layers.read("messages", [])]
             for file in layers.files("messages", date):
-                keys = message_keys(layers.read("messages", [file], near, ["queue", "id"]))
-                hit = keys.filter(pc.is_in(keys, wanted))
-                if len(hit):
-                    found += hit.to_pylist()
-                    layers.without("messages", date, file, hit.combine_chunks())
-            if found:
+                rows = layers.read("messages", [file], near)
+                rows = rows.filter(pc.is_in(message_keys(rows), wanted))
+                if rows.num_rows:
+                    found.append(rows)
+                    layers.without("messages", date, file, message_keys(rows).combine_chunks())
+            gone = pa.concat_tables(found)
+            if gone.num_rows:
                 earlier = [file for file in layers.files(EVENTS, date) if file not in set(fresh[date])]
                 events = read(layers.storage, earlier, EVENTS_SCHEMA, near)
-                yield _folded(events.filter(pc.is_in(message_keys(events), pa.array(found))))
+                events = events.filter(pc.is_in(message_keys(events), message_keys(gone).combine_chunks()))
+                yield _folded(events)
+                expired = pc.invert(pc.is_in(message_keys(gone), message_keys(events).combine_chunks()))
+                yield _told_by(gone.filter(expired))
 
     def _kept_aside(self, events: pa.Table) -> list[str]:
         """Return a file with events that the tables contain; none where there are none."""
@@ -190,6 +196,28 @@ def _strangers(new: pa.Table, known: Sequence[pa.Table]) -> pa.Table:
 def _folded(events: pa.Table) -> pa.Table:
     folded = pa.repeat(pa.scalar(True), events.num_rows)
     return pa.table({name: folded if name == "folded" else events.column(name) for name in LAYOUTS[OPEN].schema.names})
+
+
+def _told_by(messages: pa.Table) -> pa.Table:
+    """Return the events that rows of `messages` tell of: the first one, the last delivery, the last one.
+
+    They stand for those that have expired, and are before all others.
+    """
+    tells = {
+        "published_at": [*DESCRIPTION_TYPES],
+        "last_delivery": ["worker"],
+        "last_at": ["last_event", "reason", "error", "target"],
+    }
+    events = []
+    for number, (moment, columns) in enumerate(tells.items(), 1):
+        rows = messages.filter(messages.column(moment).is_valid())
+        name = pa.repeat({"published_at": "published", "last_delivery": "claimed"}.get(moment, ""), rows.num_rows)
+        told = {column: rows.column(column) for column in ["queue", "id", "date", "published_at", *columns]}
+        told["event"] = told.pop("last_event", name)
+        told |= {"ts": rows.column(moment), "epoch": pa.repeat(0, rows.num_rows), "n": pa.repeat(number, rows.num_rows)}
+        whole = {name: told.get(name, pa.nulls(rows.num_rows)) for name in EVENTS_SCHEMA.names}
+        events.append(pa.table(whole).cast(EVENTS_SCHEMA))
+    return _folded(pa.concat_tables(events))
 
 
 def _day(number: int) -> str:

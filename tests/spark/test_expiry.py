@@ -12,6 +12,7 @@ from pyarrow import dataset
 
 from celery_redis_plus.errors import InvalidArgument
 from celery_redis_plus.events import Event
+from celery_redis_plus.spark.checks import check
 from celery_redis_plus.spark.expiry import Expired, expire, first_kept
 from celery_redis_plus.spark.fold import fold
 from celery_redis_plus.spark.losses import EXPIRED, noted
@@ -70,6 +71,27 @@ def test_old_days_go_and_open_messages_stay_with_their_events(stored, tmp_path):
     assert [backlogs[minute] for minute in sorted(backlogs)] == [1, 1, 0]
 
     assert expire(tmp_path, FIRST + timedelta(days=2)).events == 3, "it is finished now"
+
+
+def test_a_task_that_fails_after_its_events_expired_keeps_its_row(stored, tmp_path):
+    """It was acked early, and ran over midnight."""
+    tag = f"{(START + 700) // 1000:011x}{77:08x}.1"
+    published = Event(event="published", ts=START + 700, id=tag, task="night", priority=3, body_size=10)
+    claimed = Event(event="claimed", ts=START + 1700, id=tag, worker="w2")
+    stored.add({"celery": [published, claimed, Event(event="acked", ts=START + 1800, id=tag, reason="early")]})
+    fold(tmp_path)
+    (before,) = [row for row in rows(tmp_path, "messages", None) if row["id"] == tag]
+    expire(tmp_path, FIRST + timedelta(days=2), kinds=["events"])
+    late = START + 2 * DAY_US
+    stored.add({"celery": [Event(event="failed", ts=late, id=tag, reason="failure", error="ValueError: x")]})
+    fold(tmp_path)
+    (after,) = [row for row in rows(tmp_path, "messages", None) if row["id"] == tag]
+    changed = {name for name in after if after[name] != before[name]}
+    assert changed == {"state", "last_event", "reason", "error", "events", "last_at", "finished_at", "total_s"}
+    assert (after["state"], after["error"], after["events"], after["total_s"]) == (
+        "FAILED", "ValueError: x", 4, pytest.approx((late - START - 700) / 1e6),
+    )  # fmt: skip
+    assert [found for found in check(tmp_path) if found.wrong] == []
 
 
 def test_each_kind_expires_alone(stored, tmp_path):
