@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable
-from contextlib import nullcontext, suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from celery_redis_plus.errors import CeleryRedisPlusError, InvalidArgument, NoEvents, SparkJobFailed, TablesUnusable
@@ -59,9 +60,14 @@ def run(arguments: argparse.Namespace, say: Say = print) -> int:
         check_installed()
     _check(arguments)
     spark = _Spark(arguments, settings)
+
+    def said(line: str) -> None:
+        with _output("standard output"):
+            say(line)
+
     try:
-        return job(spark, arguments, say)
-    except CeleryRedisPlusError:
+        return job(spark, arguments, said)
+    except (CeleryRedisPlusError, _OutputError, BrokenPipeError):
         raise
     except Exception as error:
         if spark.begun and (isinstance(error, ConnectionError) or type(error).__name__ == "Py4JNetworkError"):
@@ -74,6 +80,21 @@ def run(arguments: argparse.Namespace, say: Say = print) -> int:
         raise SparkJobFailed(one_line(str(error))) from error
     finally:
         spark.stop()
+
+
+class _OutputError(OSError):
+    """What a job tells cannot be written; the tables are well."""
+
+
+@contextmanager
+def _output(name: str | Path) -> Iterator[None]:
+    """Raise errors of an output under its name."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise _OutputError(error.errno, error.strerror, str(name)) from error
 
 
 class _Spark:
@@ -181,7 +202,9 @@ def _report(_spark: _Spark, arguments: argparse.Namespace, say: Say) -> int:
     if (checks := snapshot.checks()) is not None:
         figures["checks"] = frame(checks)
     note = f"Period {arguments.period}." if arguments.period != ".." else "Everything in the tables."
-    arguments.output.write_text(report.render(figures, note=note), encoding="utf-8")
+    page = report.render(figures, note=note)
+    with _output(arguments.output):
+        arguments.output.write_text(page, encoding="utf-8")
     states = ", ".join(
         f"{state} {count:,}" for state, count in zip(figures["states"]["state"], figures["states"]["count"], strict=True)
     )
@@ -191,9 +214,12 @@ def _report(_spark: _Spark, arguments: argparse.Namespace, say: Say) -> int:
     for found in figures["anomalies"].head(5).itertuples():
         say(f"  {found.kind}: {found.subject} ({found.value:.3g}, usually {found.usual:.3g})")
     if arguments.data:
-        say(f"{len(report.save_figures(figures, arguments.data))} files in {arguments.data}")
+        with _output(arguments.data):
+            saved = report.save_figures(figures, arguments.data)
+        say(f"{len(saved)} files in {arguments.data}")
     if arguments.picture:
-        report.draw(figures, arguments.picture)
+        with _output(arguments.picture):
+            report.draw(figures, arguments.picture)
         say(f"{arguments.picture}")
     return 0
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -70,6 +71,35 @@ def test_a_disk_that_takes_nothing_is_one_line(without_java, tmp_path, monkeypat
     said = capsys.readouterr().err
     assert f"{tmp_path}: [Errno 28] No space left on device" in said
     assert len(said.splitlines()) == 1
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_an_output_that_takes_nothing_is_named_not_the_tables(without_java, tmp_path, capsys):
+    StoredEvents(tmp_path).add({"celery": lives(10)})
+    assert main(["spark", "aggregate", "--root", str(tmp_path)]) == 0
+    assert main(["spark", "report", "--root", str(tmp_path), "--output", "/dev/full"]) == 1
+    assert capsys.readouterr().err.splitlines() == ["celery-redis-plus spark: [Errno 28] No space left on device: '/dev/full'"]
+
+
+def test_a_reader_of_rows_that_ends_is_no_error(without_java, tmp_path):
+    StoredEvents(tmp_path).add({"celery": lives(2000)})
+    assert main(["spark", "aggregate", "--root", str(tmp_path)]) == 0
+    command = [
+        sys.executable,
+        "-m",
+        "celery_redis_plus",
+        "spark",
+        "sql",
+        "--root",
+        str(tmp_path),
+        "--format",
+        "csv",
+        "FROM events",
+    ]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as job:
+        job.stdout.readline()
+        job.stdout.close()
+        assert job.stderr.read() == ""
 
 
 def test_the_error_says_what_needs_java(without_java):
