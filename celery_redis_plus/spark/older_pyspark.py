@@ -1,4 +1,4 @@
-"""What older PySparks lack: 4.0 and 4.1 know no limits of a micro-batch, 4.0 no filters of a source."""
+"""What older PySparks lack: 4.0 and 4.1 know no limits of a micro-batch, 4.0 no filters of a source, no batches of a stream."""
 
 from __future__ import annotations
 
@@ -18,12 +18,17 @@ except ImportError:
         """Nothing."""
 else:
     HAS_LIMITS = True
+try:
+    from pyspark.sql.datasource import DataSourceStreamArrowWriter
+except ImportError:
+    # It is handed rows.
+    from pyspark.sql.datasource import DataSourceStreamWriter as DataSourceStreamArrowWriter
 HAS_FILTERS = hasattr(datasource, "EqualTo")
 
 if TYPE_CHECKING:
     from celery_redis_plus.spark.source_options import SourceOptions
 
-__all__ = ["HAS_LIMITS", "SupportsTriggerAvailableNow", "check_options", "limit_of", "most_rows"]
+__all__ = ["HAS_LIMITS", "DataSourceStreamArrowWriter", "SupportsTriggerAvailableNow", "check_options", "limit_of", "most_rows"]
 
 
 def check_options(options: SourceOptions) -> None:

@@ -11,7 +11,7 @@ from pyspark.sql import functions as sf
 from pyspark.sql.types import TimestampNTZType
 
 from celery_redis_plus.spark.schema import arrow, ddl
-from celery_redis_plus.spark.sink import checked, sent
+from celery_redis_plus.spark.sink import checked, rows_of, sent
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -44,6 +44,5 @@ def sending(frame: DataFrame, **options: object) -> DataFrame:
 
 
 def _send_partition(batches: Iterator[pa.RecordBatch], *, options: SinkOptions, utc: frozenset[str]) -> Iterator[pa.RecordBatch]:
-    rows = (row for batch in batches for row in batch.to_pylist(maps_as_pydicts="strict"))
-    done = sent(rows, options, utc)
+    done = sent(rows_of(batches), options, utc)
     yield from pa.table({"rows": [done.rows], "known": [done.known]}, schema=arrow(_SENT)).to_batches()

@@ -18,8 +18,10 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 from pyspark.sql.datasource import (
     DataSource,
+    DataSourceArrowWriter,
     DataSourceStreamWriter,
     DataSourceWriter,
     WriterCommitMessage,
@@ -28,6 +30,7 @@ from pyspark.sql.types import TimestampNTZType
 
 from celery_redis_plus.broker.publishing.publish_batch import MESSAGES_A_CALL
 from celery_redis_plus.errors import InvalidArgument, OptionError
+from celery_redis_plus.spark.older_pyspark import DataSourceStreamArrowWriter
 from celery_redis_plus.spark.sink_options import SinkOptions
 from celery_redis_plus.transport.once_sender import OnceSender
 
@@ -89,12 +92,12 @@ class _TaskWriter:
 
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
         self.options = options
-        #: Columns of times without a zone. Spark hands other times to Python in the machine's zone, also without naming it.
+        #: Columns of times without a zone. In rows, Spark gives Python other times in the machine's zone, also without naming it.
         self.utc = frozenset(field.name for field in schema.fields if isinstance(field.dataType, TimestampNTZType))
 
-    def write(self, iterator: Iterator[Row]) -> WriterCommitMessage:
+    def write(self, iterator: Iterator[pa.RecordBatch | Row]) -> WriterCommitMessage:
         """Send a task for each row of a partition."""
-        return sent((row.asDict(recursive=True) for row in iterator), self.options, self.utc)
+        return sent(rows_of(iterator), self.options, self.utc)
 
     def commit(self, messages: Any, *batch: int) -> None:  # noqa: ARG002 - Spark gives the signature
         """Tell of rows that were not sent, as the broker knew them; there is nothing to commit.
@@ -111,12 +114,21 @@ class _TaskWriter:
         """Do nothing: the broker refuses rows that are sent again."""
 
 
-class Writer(_TaskWriter, DataSourceWriter):
+class Writer(_TaskWriter, DataSourceArrowWriter):
     """Writes a batch."""
 
 
-class StreamWriter(_TaskWriter, DataSourceStreamWriter):
+class StreamWriter(_TaskWriter, DataSourceStreamArrowWriter):
     """Writes micro-batches."""
+
+
+def rows_of(parts: Iterator[pa.RecordBatch | Row]) -> Iterator[Mapping[str, Any]]:
+    """Yield rows by column, of batches, or of the rows that Spark 4.0 hands to streams."""
+    for part in parts:
+        if isinstance(part, pa.RecordBatch):
+            yield from part.to_pylist(maps_as_pydicts="strict")
+        else:
+            yield part.asDict(recursive=True)
 
 
 def sent(rows: Iterator[Mapping[str, Any]], options: SinkOptions, utc: Collection[str] = ()) -> Sent:
@@ -153,7 +165,7 @@ def task_message(
     queue = values[options.queue_column] if options.queue_column else options.queue
     if values[options.id_column] is None or not name or not queue:
         raise InvalidArgument(f"a row has no id, task or queue: {values!s:.200}")
-    task_id = str(uuid.uuid5(NAMESPACE, f"{options.sink_name or name}:{values[options.id_column]}"))
+    task_id = str(uuid.uuid5(NAMESPACE, f"{options.sink_name or name}:{_identity(values[options.id_column])}"))
     args = _arguments(values, options.args_column, list)
     kwargs = _arguments(values, options.kwargs_column, dict)
     eta, expires = (
@@ -185,6 +197,11 @@ def task_message(
     if options.priority_column and values[options.priority_column] is not None:
         properties["priority"] = int(values[options.priority_column])
     return queue, task_id, json.dumps([args, kwargs, _EMBED], default=_plain), headers, properties
+
+
+def _identity(value: Any) -> str:
+    """Return a row's id, which is the same in each session: Spark gives times in the session's zone."""
+    return _plain(value) if isinstance(value, datetime) else str(value)
 
 
 def _arguments(values: Mapping[str, Any], column: str, kind: type) -> Any:
@@ -222,7 +239,9 @@ def _later(value: Any) -> Any:
     return (datetime.now(UTC) + timedelta(seconds=float(value))).isoformat() if seconds else value
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Any) -> str:
     if isinstance(value, bytes):
         raise InvalidArgument("arguments hold bytes, which JSON has no form for; encode the column first, as base64 for example")
+    if isinstance(value, datetime) and value.tzinfo is not None:
+        value = value.astimezone(UTC)
     return value.isoformat() if hasattr(value, "isoformat") else str(value)

@@ -190,6 +190,26 @@ def test_columns_say_group_headers_countdown_and_expiry(spark, write, redis_clie
         assert before <= datetime.fromisoformat(found["expires"]) - timedelta(seconds=90) <= datetime.now(UTC)
 
 
+def test_times_in_an_hour_that_comes_twice_are_two(spark, write, waiting, broker_url):
+    """Of a session in a zone with daylight saving, by the sink and by `sending`."""
+    times = ["2026-10-25 00:30:00", "2026-10-25 01:30:00"]
+    utc = [f"{time.replace(' ', 'T')}+00:00" for time in times]
+    frame = spark.createDataFrame([(time,) for time in times], "text string").selectExpr("to_timestamp(concat(text, 'Z')) AS at")
+    frame = frame.selectExpr("at", "array(at) AS args")
+    zone = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
+    try:
+        options = {"task": "t", "idColumn": "at", "etaColumn": "at", "argsColumn": "args"}
+        write(frame, **options)
+        known = sending(frame, url=broker_url, **options).groupBy().sum().first()
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", zone)
+    assert tuple(known) == (2, 2), "the same rows have the same ids"
+    found = waiting()
+    assert sorted(headers["eta"] for headers, _, _ in found) == utc
+    assert sorted(body[0][0] for _, body, _ in found) == utc
+
+
 def test_rows_that_the_broker_knew_are_told(caplog, broker_url):
     schema = StructType([StructField("id", LongType())])
     writer = Writer(SinkOptions.from_mapping({"url": broker_url, "task": "t", "idColumn": "id"}), schema)
