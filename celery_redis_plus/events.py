@@ -194,6 +194,8 @@ _TRANSITIONS = (
 TRANSITIONS = {transition.event: transition for transition in _TRANSITIONS}
 
 COMPLETED, FAILED = "COMPLETED", "FAILED"
+#: Reasons of an ack whose message is `COMPLETED`.
+COMPLETING = ("", "ignored", "early")
 
 
 def shown_state(state: str, *, event: str, reason: str, tried: bool) -> str:
@@ -212,7 +214,7 @@ def shown_state(state: str, *, event: str, reason: str, tried: bool) -> str:
         return "MOVED"
     if event in {"acked", "failed"} and reason == "retry":
         return "RETRIED"
-    return COMPLETED if event == "acked" and reason in {"", "ignored", "early"} else FAILED
+    return COMPLETED if event == "acked" and reason in COMPLETING else FAILED
 
 
 # ------------------------------------------------------------------------------------------- encoding

@@ -157,6 +157,8 @@ def _add_replay(jobs: Any) -> argparse.ArgumentParser:
     replay: argparse.ArgumentParser = jobs.add_parser("replay", help="send messages again, with their archived payloads")
     replay.add_argument("--where", default="state = 'DEAD'", metavar="SQL", help="which messages (default: %(default)s)")
     replay.add_argument("--to", default="", metavar="QUEUE", help="send them there instead of to their own queues")
-    replay.add_argument("--name", default="replay", help="a message is sent once under each name (default: %(default)s)")
+    replay.add_argument(
+        "--name", default="replay", help="a queue gets each message once under a name, for seven days (default: %(default)s)"
+    )
     replay.add_argument("--dry-run", action="store_true", help="count only")
     return replay

@@ -73,8 +73,8 @@ _EVENTS = list(TRANSITIONS)
 _LEADS_TO = np.array([change.target for change in TRANSITIONS.values()] + ["new"])
 #: Whether an event (row) may follow another one (column), which is the last column for none.
 _LEGAL = np.array([[state in change.sources for state in _LEADS_TO] for change in TRANSITIONS.values()])
-_ACKED, _CLAIMED, _DELAYED, _FAILED, _PUBLISHED = (
-    _EVENTS.index(event) for event in ("acked", "claimed", "delayed", "failed", "published")
+_ACKED, _CLAIMED, _DEAD_LETTERED, _DELAYED, _FAILED, _MOVED, _PUBLISHED = (
+    _EVENTS.index(event) for event in ("acked", "claimed", "dead_lettered", "delayed", "failed", "moved", "published")
 )
 #: A hundred years.
 _LONGEST_MS = 100 * 366 * 86_400_000
@@ -111,7 +111,8 @@ class MessageTimelines:
         before = np.roll(self.event, 1)
         before[first] = -1
         self.before = before
-        elapsed_s = np.diff(self.ts, prepend=self.ts[0]) / 1e6
+        # A server's clock may have gone back, also within a wait.
+        elapsed_s = np.maximum(np.diff(self.ts, prepend=self.ts[0]), 0) / 1e6
         self.claims = self.event == _CLAIMED
         self.wait_s, self.waited = elapsed_s, self.claims & ~first
         self.run_s, self.ran = elapsed_s, before == _CLAIMED
@@ -176,7 +177,9 @@ class MessageTimelines:
         published_at = column("published_at").take(first)
         described = {name: self._first_valid(name) for name in DESCRIPTION_TYPES}
         described["eta"] = pc.coalesce(described["eta"], self._ends_of_countdowns())
-        reason = column("reason").take(last)
+        # A dead letter that went to another queue tells why it died.
+        moved_dead = (self.event[self.ends] == _MOVED) & (self.before[self.ends] == _DEAD_LETTERED)
+        reason = column("reason").take(pa.array(self.ends - moved_dead))
         late = _seconds_between(described["eta"], first_delivery, tried)
         # A worker gets a task that has expired, to revoke it, also before its eta.
         revoked = pc.and_(pc.is_in(reason, pa.array(["expired", "revoked"])), pc.less(late, 0.0))
@@ -201,7 +204,7 @@ class MessageTimelines:
             "finished_at": _times(last_at, finished),
             "wait_s": self._total(self.wait_s, self.waited),
             "run_s": self._total(self.run_s, self.ran),
-            "total_s": _seconds_between(published_at, last_at, finished),
+            "total_s": pc.max_element_wise(_seconds_between(published_at, last_at, finished), 0.0, skip_nulls=False),
             "late_s": pc.if_else(revoked, None, late),
         }
 

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from celery_redis_plus.events import COMPLETING
 from celery_redis_plus.spark.arrow_columns import as_table, microseconds, plain
 from celery_redis_plus.spark.schema import arrow, ddl
 
@@ -94,12 +95,12 @@ def _flags(event: Any, reason: Any) -> dict[str, NDArray[Any]]:
         return np.asarray(pc.is_in(column, pa.array(values)).to_numpy(zero_copy_only=False))
 
     acked, late = among(event, "acked"), among(event, "failed")
-    failure, retry = among(reason, "failure"), among(reason, "retry")
+    completed, retry = among(reason, *COMPLETING), among(reason, "retry")
     return {
         "published": among(event, "published"),
         "delivered": among(event, "claimed"),
-        "acked": acked & ~failure & ~retry,
-        "failed": (acked & failure) | among(event, "rejected") | (late & ~retry),
+        "acked": acked & completed,
+        "failed": (acked & ~completed & ~retry & ~among(reason, "expired")) | among(event, "rejected") | (late & ~retry),
         "retried": ((acked | late) & retry) | among(event, "retried"),
         "requeued": among(event, "recovered", "requeued"),
         "expired": among(event, "expired") | among(reason, "expired"),

@@ -29,9 +29,11 @@ MAX_LISTED_VALUES = 20
 
 _COUNTED = ("published", "delivered", "acked", "failed", "retried", "expired", "dead")
 _COUNTED_OF_WORKERS = ("delivered", "acked", "failed", "retried", "requeued", "dead")
-_READ = ("queue", "task", "state", "attempts", "complete", "wait_s", "run_s", "total_s", "late_s", "eta")
+_READ = ("queue", "task", "state", "reason", "attempts", "complete", "wait_s", "run_s", "total_s", "late_s", "eta")
 _LISTED = ("task", "queue", "task_id", "id", "state", "attempts", "wait_s", "run_s", "worker", "published_at")
-_BAD = ("FAILED", "DEAD", "RETRIED", "RETRYABLE")
+#: Dead letters that went to another queue; `replaced` are others.
+_DEAD_ELSEWHERE = (pc.field("state") == "MOVED") & (pc.field("reason") != "replaced")
+_BAD = pc.field("state").isin(["FAILED", "DEAD", "RETRIED", "RETRYABLE"]) | _DEAD_ELSEWHERE
 _MINUTE = timedelta(minutes=1)
 #: The first and the last year of a period: pandas has no times beyond 2262.
 YEARS = (1970, 2261)
@@ -161,6 +163,10 @@ class _Messages:
         self.wanted, self.days = period.holds("published_at"), period.days
         self.rows = snapshot.read("messages", _READ, self.wanted, self.days)
         self.state, self.state_names = codes(self.rows.column("state"))
+        reason, reasons = codes(self.rows.column("reason"))
+        replaced = reasons.index("replaced") if "replaced" in reasons else -2
+        #: Dead letters that went to another queue.
+        self.died = self._is("MOVED") & (reason >= 0) & (reason != replaced)
         self.attempts = np.asarray(self.rows.column("attempts").to_numpy(), dtype=np.int64)
 
     def states(self) -> pd.DataFrame:
@@ -220,7 +226,7 @@ class _Messages:
     def failures(self) -> dict[str, pd.DataFrame]:
         """Return failures and retries by task and reason, and dead letters by queue."""
         columns = ("queue", "task", "state", "reason", "last_event", "error")
-        wanted = _all([pc.field("state").isin(_BAD), self.wanted])
+        wanted = _all([_BAD, self.wanted])
         parts = [pd.DataFrame(columns=[*columns, "count"])]
         # Messages differ from failure to failure; what is before the colon does not.
         for batch in self.snapshot.batches("messages", columns, wanted, self.days):
@@ -228,7 +234,7 @@ class _Messages:
             found = frame(pa.Table.from_batches([batch]).set_column(columns.index("error"), "error", kind))
             parts.append(_counts(found, list(columns)))
         bad = pd.concat([part for part in parts if len(part)] or parts)
-        dead = bad[bad["state"] == "DEAD"]
+        dead = bad[bad["state"].isin(["DEAD", "MOVED"])]
         why = bad.assign(reason=bad["reason"].fillna(bad["last_event"]))
         return {
             "failures": _counts(why, ["task", "state", "reason", "error"]),
@@ -262,7 +268,7 @@ class _Messages:
     def _is(self, state: str) -> NDArray[np.bool_]:
         place = self.state_names.index(state) if state in self.state_names else -2
         found: NDArray[np.bool_] = self.state == place
-        return found
+        return found | self.died if state == "DEAD" else found
 
     def _percentiles(
         self, name: str, group: NDArray[np.int64], count: int, shares: Mapping[str, float] | None = None

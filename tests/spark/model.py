@@ -22,8 +22,8 @@ class Counts:
         kind, reason = event.event, event.reason or ""
         self.counted["published"] += kind == "published"
         self.counted["delivered"] += kind == "claimed"
-        self.counted["acked"] += kind == "acked" and reason not in {"failure", "retry"}
-        has_failed = (kind == "acked" and reason == "failure") or (kind == "failed" and reason != "retry")
+        self.counted["acked"] += kind == "acked" and reason in {"", "ignored", "early"}
+        has_failed = (kind == "acked" and reason in {"failure", "revoked"}) or (kind == "failed" and reason != "retry")
         self.counted["failed"] += has_failed or kind == "rejected"
         self.counted["retried"] += kind == "retried" or (kind in {"acked", "failed"} and reason == "retry")
         self.counted["requeued"] += kind in {"recovered", "requeued"}
@@ -76,7 +76,8 @@ def aggregate_in_python(events_by_queue: Mapping[str, Sequence[Event]]) -> dict[
             for name, value in (("wait_s", wait), ("run_s", run)):
                 if value is not None:
                     message[name] = (message[name] or 0.0) + value
-            message["reason"] = event.reason
+            died = previous is not None and (previous.event, event.event) == ("dead_lettered", "moved")
+            message["reason"] = previous.reason if died else event.reason
             message["state"] = shown_state(state, event=event.event, reason=event.reason or "", tried=message["attempts"] > 0)
             message["finished_at"] = moment(event.ts) if state in {"gone", "dead"} else None
             last[event.id] = event

@@ -515,3 +515,14 @@ def test_a_rebuild_of_many_events_has_some_in_memory_at_a_time(stored, root, mon
     check(root, {"celery": LIVES, "mail": LIVES[:500]})
     assert sum(traced) == len(LIVES) + 500
     assert max(traced) < 1500
+
+
+def test_no_time_is_negative_where_the_clock_of_a_server_went_back(root, stored):
+    tag = f"{START_MS:011x}{1:08x}.1"
+    back = START_MS * 1000 - 3_600_000_000
+    times = {"published": START_MS * 1000, "claimed": back, "acked": back - 1_000_000}
+    stored.add({"celery": [Event(event=name, ts=ts, id=tag, task="x") for name, ts in times.items()]})
+    fold(root)
+    (row,) = rows_of(root, "messages").values()
+    assert (row["wait_s"], row["run_s"], row["total_s"]) == (0.0, 0.0, 0.0)
+    assert {minute[name] for minute in rows_of(root, "queues").values() for name in ("wait_p50_s", "run_p50_s")} <= {None, 0.0}
