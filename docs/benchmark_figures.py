@@ -8,7 +8,7 @@ from pathlib import Path
 
 BENCHMARKS = Path(__file__).parent / "benchmarks.md"
 #: Pages that repeat figures of it.
-WITH_FIGURES = ("README.md", *(f"docs/{page}.md" for page in ("architecture", "comparison", "sizing")))
+WITH_FIGURES = ("README.md", *(f"docs/{page}.md" for page in ("design/architecture", "comparison", "sizing")))
 #: The table of the README: what a row is called there, the figures of docs/benchmarks.md behind it, and their unit.
 ROWS = {
     "client CPU to consume and acknowledge a message, prefetch 100": (("consume + ack, prefetch 100: client CPU",), " µs"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contract_operations import NO_STATE, OPERATIONS, Operation
+from contract_operations import OPERATIONS, Operation
 from key_descriptions import DESCRIPTIONS, SECTIONS, TAKEN, WITH_MEMBERS, WITH_QUEUE, KeyDescription
 from script_headers import writers
 
@@ -27,18 +27,17 @@ TRANSIENT = "; in a transient queue it has the record's `ttl`"
 LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
 #: Fields that other pages list.
 COUNTED = {
-    "meta:{Q}": (COUNTERS, "metrics.md#counters-of-a-queue"),
-    "fanout:{/0.X}": (FANOUT_COUNTERS, "metrics.md#counters-of-a-fanout-exchange"),
+    "meta:{Q}": (COUNTERS, "../metrics.md#counters-of-a-queue"),
+    "fanout:{/0.X}": (FANOUT_COUNTERS, "../metrics.md#counters-of-a-fanout-exchange"),
 }
 CONTRACT_INTRO = """# The contract with the store
 
-Every change on the server is one of these operations, with its functions (paths are relative to `celery_redis_plus/`) and
-scripts. [A failure inside a script](design/0012-scripts.md) loses nothing. The header of a script has its keys, answers and the
-bound of its cost, [the matrix](data.md#who-writes-what) the keys that it writes. Without named states, none changes.
+Every change on the server is one of these operations: its functions (paths are relative to `celery_redis_plus/`), its scripts in
+`lua/`, and the answers that are no success. The header of a script has what it does, its keys, answers and the bound of its cost;
+[the states](states.md#transitions) have the transitions, [the matrix](data.md#who-writes-what) the keys.
 
-A [full](architecture.md#when-something-breaks) server refuses what adds messages or tracks them. `NOQUEUE` says that the queue
-has no record, *stale* that an old claim number changes nothing. Every operation raises the errors of `redis.exceptions` as
-[errors](errors.md) of this package. A lost reply leaves the outcome open: a publish is then retried under its number, a
+`NOQUEUE` says that the queue has no record, *stale* that an old claim number changes nothing. Every operation raises the errors of
+`redis.exceptions` as [errors](../errors.md) of this package. After a lost reply a publish is retried under its number, a
 settlement under its claim number, and an ack again.
 """
 
@@ -62,7 +61,7 @@ def data_page() -> str:
             parts.append(f"\n## Fields of `{one.pattern}`\n\n")
             parts += [f"* `{name}`: {meaning}\n" for name, meaning in one.fields.items() if name not in counted]
             if counted:
-                parts.append(f"\nand [its counters]({page}).\n")
+                parts.append(f"\nand [its counters](../{page}).\n")
     return "".join(parts)
 
 
@@ -97,14 +96,12 @@ def contract_page() -> str:
         raise SystemExit(f"docs/contract_operations.py: {sorted(set(named) ^ set(script_names()))} or a script twice")
     parts = [CONTRACT_INTRO]
     for title, operations in OPERATIONS.items():
-        parts.append(f"\n## {title}\n")
+        parts.append(f"\n## {title}\n\n")
         parts += map(_operation, operations)
     return "".join(parts)
 
 
 def _operation(one: Operation) -> str:
-    doors = ", ".join(f"`{door}`" for door in one.doors)
-    scripts = ", ".join(f"`lua/{name}.lua`" for name in one.scripts)
-    facts = {"": f"{doors}: {scripts}", "states: ": one.states, "refuses: ": one.refuses}
-    lines = (f"* {name}{text}\n" for name, text in facts.items() if text not in (NO_STATE, "none", ""))
-    return f"\n### {one.name}\n\n{one.does}\n\n{''.join(lines)}"
+    doors, scripts = (", ".join(f"`{name}`" for name in names) for names in (one.doors, one.scripts))
+    refuses = "" if one.refuses == "none" else f". Refuses {one.refuses}"
+    return f"* **{one.name}** ({doors}): {scripts}{refuses}\n"

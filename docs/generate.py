@@ -520,13 +520,18 @@ def access_page() -> str:
 
 
 def records_page() -> str:
-    """Return the list of the design records."""
+    """Return the list of the pages for those who change the code, and of the design records."""
     titles = {
-        file.name: file.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ") for file in DOCS.glob("design/0*.md")
+        file.name: file.read_text(encoding="utf-8").removeprefix(NOTE).partition("\n")[0].removeprefix("# ")
+        for file in sorted(DOCS.glob("design/*.md"))
+        if file.name != "index.md"
     }
-    records = "".join(f"* [{title}]({name})\n" for name, title in sorted(titles.items()))
+    listed = {name: f"* [{title}]({name})\n" for name, title in titles.items()}
+    pages = "".join(item for name, item in listed.items() if not name.startswith("0"))
+    records = "".join(item for name, item in listed.items() if name.startswith("0"))
     return (
-        f"# Design records\n\nWhat was decided, why, and what was not done. They are for those who change the code.\n\n{records}"
+        f"# Internals and design records\n\nFor those who change the code.\n\n{pages}\n## Design records\n\n"
+        f"What was decided, why, and what was not done.\n\n{records}"
     )
 
 
@@ -537,8 +542,8 @@ PAGES: dict[str, Callable[[], str]] = {
     "errors.md": errors_page,
     "events.md": events_page,
     "check.md": check_page,
-    "data.md": data_page,
-    "contract.md": contract_page,
+    "design/data.md": data_page,
+    "design/contract.md": contract_page,
     "doctor.md": doctor_page,
     "metrics.md": metrics_page,
     "spark-options.md": spark_options_page,

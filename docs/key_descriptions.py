@@ -1,4 +1,4 @@
-"""Describes every key on the server: type, content, lifetime. `docs/data.md` is made from it.
+"""Describes every key on the server: type, content, lifetime. `docs/design/data.md` is made from it.
 
 `keys.py` spells the keys; this file spells none. Times are ms since the epoch. Which scripts write a key say
 their headers, see `script_headers.py`.
@@ -108,7 +108,7 @@ OF_A_QUEUE = (
     KeyDescription(
         _Q.held,
         "zset",
-        "Ready messages that [message groups](message-groups.md) or [limiters](limiters.md) hold back, with their scores.",
+        "Ready messages that [message groups](../message-groups.md) or [limiters](../limiters.md) hold back, with their scores.",
         WITH_QUEUE,
     ),
     KeyDescription(
@@ -127,7 +127,7 @@ OF_A_QUEUE = (
     KeyDescription(
         _Q.limited,
         "zset",
-        "Messages that wait for [limiters](limiters.md), with the score 0: limiter and key, NUL, place and tag. `held` "
+        "Messages that wait for [limiters](../limiters.md), with the score 0: limiter and key, NUL, place and tag. `held` "
         "has them, too.",
         WITH_QUEUE,
     ),
@@ -197,7 +197,7 @@ OF_A_QUEUE = (
     KeyDescription(
         _Q.with_credit,
         "zset",
-        "Consumers with credit: id -> priority; and '' at -inf. Only [restricted queues](glossary.md) have it.",
+        "Consumers with credit: id -> priority; and '' at -inf. Only [restricted queues](../glossary.md) have it.",
         "Until the queue has no rules; in a transient queue it has the record's `ttl`.",
     ),
     KeyDescription(
@@ -269,7 +269,7 @@ OF_A_QUEUE = (
     KeyDescription(
         _Q.events,
         "stream",
-        "Lifecycle events; [the columns](events.md#columns).",
+        "Lifecycle events; [the columns](../events.md#columns).",
         "Until the last one is too old.",
     ),
     KeyDescription(

@@ -10,8 +10,12 @@ from pathlib import Path
 from markdown_it import MarkdownIt
 
 ROOT = Path(__file__).parents[2]
-#: The pages of docs/design/ record decisions; their code need not run.
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+#: The numbered pages of docs/design/ record decisions; their code need not run.
+PAGES = [
+    *(ROOT / "README.md", ROOT / "CONTRIBUTING.md"),
+    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs/design").glob("[a-z]*.md")),
+]
 #: A block after such a comment is not run; the reason is for the reader of the source.
 NOT_RUN = re.compile(r"<!-- not run: (.+) -->")
 

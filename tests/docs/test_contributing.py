@@ -30,6 +30,6 @@ def test_the_table_says_which_environments_ci_has():
 
 
 def test_the_pages_know_how_many_processes_run_the_tests():
-    for text in (CONTRIBUTING, (ROOT / "docs/own-tests.md").read_text()):
+    for text in (CONTRIBUTING, (ROOT / "docs/design/own-tests.md").read_text()):
         (word,) = re.findall(r"(\w+) processes for each core", text)
         assert NUMBERS[word.lower()] == PROCESSES_A_CORE

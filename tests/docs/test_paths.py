@@ -10,7 +10,7 @@ import pytest
 from celery_redis_plus.scripts import script_names
 from tests.docs.blocks import ROOT
 
-PAGES = ("docs/architecture.md", "docs/contract.md", "docs/states.md", "docs/glossary.md", "CONTRIBUTING.md")
+PAGES = ("docs/design/architecture.md", "docs/design/contract.md", "docs/design/states.md", "docs/glossary.md", "CONTRIBUTING.md")
 REFERENCE = re.compile(r"`((?:[\w.]+/)+(?:[\w.]+\.(?:py|lua|md|toml))?|[\w.]+\.(?:py|lua|md|toml))(?::([\w.]+))?`")
 #: Scripts that change no message's state: they belong to queues, consumers, exchanges, readers, or only look.
 NO_TRANSITION = frozenset(
@@ -135,7 +135,7 @@ def test_a_missing_path_or_function_is_found():
 
 
 def test_every_script_is_a_transition_on_the_page_of_states_or_changes_no_state():
-    named = set(re.findall(r"`lua/(\w+)\.lua`", text("docs/states.md")))
+    named = set(re.findall(r"`lua/(\w+)\.lua`", text("docs/design/states.md")))
 
     assert named | NO_TRANSITION == set(script_names())
     assert not named & NO_TRANSITION
@@ -148,7 +148,7 @@ def test_the_glossary_has_at_most_25_words():
 
 
 def test_ten_questions_have_an_answer_with_a_path():
-    questions = text("docs/architecture.md").partition("## Ten questions")[2]
+    questions = text("docs/design/architecture.md").partition("## Ten questions")[2]
     rows = [row for row in questions.splitlines() if row.endswith("|") and "? |" in row]
 
     assert len(rows) == 10

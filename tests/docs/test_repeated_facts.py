@@ -21,7 +21,7 @@ def read(name):
 
 
 def test_the_scripts_that_a_full_server_refuses_are_listed():
-    listed = re.search(r"\*\*Memory is full\.\*\*(.*?)\n\n", read("docs/architecture.md"), re.DOTALL)[1]
+    listed = re.search(r"\*\*Memory is full\.\*\*(.*?)\n\n", read("docs/design/architecture.md"), re.DOTALL)[1]
     refused = {file.stem for file in (ROOT / "lua").glob("*.lua") if not re.match(r"#!lua flags=", file.read_text("utf-8"))}
     assert set(re.findall(r"`lua/(\w+)\.lua`", listed)) == refused
 
@@ -93,7 +93,7 @@ def repeated(pages):
 
 
 def test_what_a_page_says_no_other_page_says_in_the_same_words():
-    pages = {file.name: file.read_text(encoding="utf-8") for file in PAGES}
+    pages = {str(file.relative_to(ROOT)): file.read_text(encoding="utf-8") for file in PAGES}
     assert repeated({name: text for name, text in pages.items() if not text.startswith("<!-- Made by ")}) == {}
 
 
