@@ -46,16 +46,19 @@ def _describe(error: amqp_errors.AMQPError, text: str) -> None:
 
 
 class ServerUnreachable(CeleryRedisPlusError, redis_errors.ConnectionError):
-    """The connection to the server failed or broke. If that persists, check the server, firewalls, and host and port in
-    `broker_url`.
+    """The connection to the server failed or broke.
+
+    If that persists, check the server, firewalls, and host and port in `broker_url`.
     """
 
     remedy = "check that the server runs and that broker_url is right"
 
 
 class ConsumerCancelled(CeleryRedisPlusError, amqp_errors.ConsumerCancelled):
-    """A consumer was cancelled: its queue was deleted, or declared again as one that it cannot consume. Celery and kombu's mixins
-    declare it again; other programs go on with the other consumers. With `on_cancel` that is called instead.
+    """A consumer was cancelled: its queue was deleted, or declared again as one that it cannot consume.
+
+    Celery and kombu's mixins declare it again; other programs go on with the other consumers. With `on_cancel` that is called
+    instead.
     """
 
     def __init__(self, text: str = "") -> None:
@@ -64,9 +67,10 @@ class ConsumerCancelled(CeleryRedisPlusError, amqp_errors.ConsumerCancelled):
 
 
 class TlsFailed(ServerUnreachable):
-    """The TLS handshake failed, or only one side speaks TLS. Use `redispluss://` exactly if the server's port speaks TLS.
-    `ssl_ca_certs` must have the authority of the server's certificate; a server that wants one from its clients needs
-    `ssl_certfile` and `ssl_keyfile`.
+    """The TLS handshake failed, or only one side speaks TLS.
+
+    Use `redispluss://` exactly if the server's port speaks TLS. `ssl_ca_certs` must have the authority of the server's
+    certificate; a server that wants one from its clients needs `ssl_certfile` and `ssl_keyfile`.
     """
 
     remedy = (
@@ -76,9 +80,10 @@ class TlsFailed(ServerUnreachable):
 
 
 class MasterNotFound(ServerUnreachable):
-    """No Sentinel named a master that takes connections, or no cluster node the owner of the broker's slot. A failover may be
-    under way. Otherwise check the Sentinels or nodes in `broker_url`, and `master_name` against `sentinel monitor`; of a cluster
-    CLUSTER INFO and CLUSTER NODES.
+    """No Sentinel named a master that takes connections, or no cluster node the owner of the broker's slot.
+
+    A failover may be under way. Otherwise check the Sentinels or nodes in `broker_url`, and `master_name` against `sentinel
+    monitor`; of a cluster CLUSTER INFO and CLUSTER NODES.
     """
 
     remedy = "check the Sentinels or nodes in broker_url, and that enough of them run for a failover"
@@ -90,8 +95,9 @@ class MasterNotFound(ServerUnreachable):
 
 
 class ShardUnreachable(ServerUnreachable):
-    """One of several shards cannot be reached. Its queues take no messages until it is back; the others go on. Publish again
-    later, or check the shard's node.
+    """One of several shards cannot be reached.
+
+    Its queues take no messages until it is back; the others go on. Publish again later, or check the shard's node.
     """
 
     remedy = "check the node of this shard; the queues of the other shards work"
@@ -104,8 +110,9 @@ class NotRedis(CeleryRedisPlusError, redis_errors.ConnectionError, redis_errors.
 
 
 class ServerTimeout(CeleryRedisPlusError, redis_errors.TimeoutError):
-    """The server did not accept a connection, or reply, in time. If that persists, check the network and the server's load, or
-    raise `socket_connect_timeout` or `socket_timeout`.
+    """The server did not accept a connection, or reply, in time.
+
+    If that persists, check the network and the server's load, or raise `socket_connect_timeout` or `socket_timeout`.
     """
 
     remedy = "check the network and the server's load, or raise socket_timeout or socket_connect_timeout"
@@ -118,8 +125,10 @@ class ServerLoading(CeleryRedisPlusError, redis_errors.BusyLoadingError):
 
 
 class ServerUnavailable(CeleryRedisPlusError, redis_errors.ConnectionError, redis_errors.ResponseError):
-    """The server refuses this command for now: it cannot write its snapshot (MISCONF), has too few replicas (NOREPLICAS), runs a
-    long script (BUSY), or lost its scripts (SCRIPT FLUSH). Nothing was changed. The server's log has the reason.
+    """The server refuses this command for now.
+
+    It cannot write its snapshot (MISCONF), has too few replicas (NOREPLICAS), runs a long script (BUSY), or lost its scripts
+    (SCRIPT FLUSH). Nothing was changed. The server's log has the reason.
     """
 
     remedy = "see the server's log for the reason; the next try may succeed"
@@ -132,8 +141,10 @@ class ReadOnlyReplica(CeleryRedisPlusError, redis_errors.ConnectionError, redis_
 
 
 class SlotUnavailable(CeleryRedisPlusError, redis_errors.ConnectionError, redis_errors.ResponseError):
-    """A cluster node does not serve the broker's hash slot. Another node owns it (MOVED), the slot is on its way (ASK, TRYAGAIN),
-    or the cluster is incomplete (CLUSTERDOWN). If that persists, see CLUSTER INFO, and CLUSTER NODES for a migration that hangs.
+    """A cluster node does not serve the broker's hash slot.
+
+    Another node owns it (MOVED), the slot is on its way (ASK, TRYAGAIN), or the cluster is incomplete (CLUSTERDOWN). If that
+    persists, see CLUSTER INFO, and CLUSTER NODES for a migration that hangs.
     """
 
     remedy = "wait for the end of the failover or the migration; if it lasts, see CLUSTER INFO and CLUSTER NODES"
@@ -144,8 +155,9 @@ WRONG_SERVER = (ReadOnlyReplica, SlotUnavailable)
 
 
 class AuthenticationFailed(CeleryRedisPlusError, redis_errors.AuthenticationError):
-    """The server refused the user name or password, or got none. Correct `broker_url` (special characters percent-encoded) or the
-    credential provider.
+    """The server refused the user name or password, or got none.
+
+    Correct `broker_url` (special characters percent-encoded) or the credential provider.
     """
 
     remedy = "correct the user name or password in broker_url"
@@ -155,8 +167,9 @@ class AuthenticationFailed(CeleryRedisPlusError, redis_errors.AuthenticationErro
 
 
 class NoPermission(CeleryRedisPlusError, redis_errors.NoPermissionError):
-    """The server's ACL forbids this user a command or a key, which the message names. Grant it, for example with `ACL SETUSER
-    name +@all -@admin -@dangerous +info ~prefix*`.
+    """The server's ACL forbids this user a command or a key, which the message names.
+
+    Grant it, for example with `ACL SETUSER name +@all -@admin -@dangerous +info ~prefix*`.
     """
 
     remedy = "grant it with ACL SETUSER"
@@ -184,8 +197,9 @@ class ServerOutOfMemory(CeleryRedisPlusError, redis_errors.OutOfMemoryError):
 
 
 class WrongKeyType(CeleryRedisPlusError, redis_errors.ResponseError):
-    """A key of this transport holds a value of another type, by another program or kombu's Redis transport. Use another database
-    number, or `global_keyprefix`.
+    """A key of this transport holds a value of another type, by another program or kombu's Redis transport.
+
+    Use another database number, or `global_keyprefix`.
     """
 
     remedy = "use another database number, or set the transport option global_keyprefix"
@@ -224,8 +238,9 @@ class OptionError(InvalidArgument):
 
 
 class ShardsRaised(OptionError, redis_errors.ResponseError):
-    """The broker has more shards than the process's option `shards` says (`celery-redis-plus shards raise`). Nothing was stored.
-    Set the option to the new number. A process with several shards uses it by itself.
+    """The broker has more shards than the process's option `shards` says (`celery-redis-plus shards raise`).
+
+    Nothing was stored. Set the option to the new number. A process with several shards uses it by itself.
     """
 
     def __init__(self, text: str, shards: int = 0) -> None:
@@ -235,8 +250,9 @@ class ShardsRaised(OptionError, redis_errors.ResponseError):
 
 
 class InvalidAddress(InvalidArgument):
-    """The broker URL, or its port, database number or TLS option, cannot be used. Correct `broker_url`; percent-encode special
-    characters in user names and passwords.
+    """The broker URL, or its port, database number or TLS option, cannot be used.
+
+    Correct `broker_url`; percent-encode special characters in user names and passwords.
     """
 
     remedy = "use a database that the server has: 0 to 15 by default, only 0 in cluster mode"
@@ -267,14 +283,17 @@ class UnknownEventSchema(CeleryRedisPlusError):
 
 
 class EventsLost(CeleryRedisPlusError):
-    """Lifecycle events were removed before a reader had read them: by `event_log_maxlen`, `event_log_max_age`, or with their
-    stream. Read sooner or keep more. `failOnDataLoss=false` continues without them, and counts them.
+    """Lifecycle events were removed before a reader had read them.
+
+    The cause is `event_log_maxlen`, `event_log_max_age`, or the end of their stream. Read sooner or keep more.
+    `failOnDataLoss=false` continues without them, and counts them.
     """
 
 
 class ReaderTaken(CeleryRedisPlusError):
-    """Another folder of tables has a reader of lifecycle events by this name. Choose another name, or remove the other reader
-    (`events drop-reader`).
+    """Another folder of tables has a reader of lifecycle events by this name.
+
+    Choose another name, or remove the other reader (`events drop-reader`).
     """
 
 
@@ -286,8 +305,9 @@ class NoEvents(CeleryRedisPlusError):
 
 
 class TablesUnusable(CeleryRedisPlusError):
-    """A folder of tables does not exist yet, is damaged or newer, or in use by another process. The message has the command to
-    run.
+    """A folder of tables does not exist yet, is damaged or newer, or in use by another process.
+
+    The message has the command to run.
     """
 
 
@@ -341,8 +361,9 @@ class ExchangeNotFound(BrokerError, amqp_errors.NotFound):
 
 
 class Unroutable(BrokerError):
-    """No queue took the message: no binding matches, or the transient queue has vanished. Nothing is stored. Declare and bind the
-    queue first.
+    """No queue took the message: no binding matches, or the transient queue has vanished.
+
+    Nothing is stored. Declare and bind the queue first.
     """
 
     reply_code = 312
@@ -404,8 +425,9 @@ class NotSupported(BrokerError):
 
 
 class OutcomeUnknown(BrokerError):
-    """A publish lost its reply and was retried later than `publish_dedup_window` allows. Check whether it arrived: sending it
-    again might store a second one. A longer window avoids this.
+    """A publish lost its reply and was retried later than `publish_dedup_window` allows.
+
+    Check whether it arrived: sending it again might store a second one. A longer window avoids this.
     """
 
 
@@ -413,9 +435,10 @@ class OutcomeUnknown(BrokerError):
 
 
 class NotReplicated(CeleryRedisPlusError):
-    """The message is stored, and consumers receive it. But fewer than `wait_replicas` replicas had it within
-    `wait_replicas_timeout`: a failover now might lose it. Check the replicas. Do not publish it again: that stores a second one.
-    A retry with `retry_errors` only asks the replicas again.
+    """The message is stored, but fewer than `wait_replicas` replicas had it within `wait_replicas_timeout`.
+
+    Consumers receive it; a failover now might lose it. Check the replicas. Do not publish it again: that stores a second one. A
+    retry with `retry_errors` only asks the replicas again.
     """
 
     def __init__(self, text: str, *, confirmed: int = 0, wanted: int = 0) -> None:
@@ -435,8 +458,10 @@ class NoFence(CeleryRedisPlusError):
 
 
 class LimitReached(CeleryRedisPlusError):
-    """`limit` found no room within its `timeout`. `retry_after` says in how many seconds there may be: let the task come again
-    then, with `retry_on={LimitReached: from_error("retry_after")}`.
+    """`limit` found no room within its `timeout`.
+
+    `retry_after` says in how many seconds there may be: let the task come again then, with `retry_on={LimitReached:
+    from_error("retry_after")}`.
     """
 
     def __init__(self, message: str, retry_after: float = 0.0) -> None:
@@ -471,23 +496,23 @@ class MessageNotAccepted(PublishRefused, InvalidArgument):
 class QueueFull(PublishRefused):
     """A queue, or fanout exchange, has reached a limit (`x-max-length`, `x-max-length-bytes`, `x-max-pending`).
 
-    The message is not in it; with `x-overflow: reject-publish-dlx` it is a dead letter. Publish later, add consumers, or
-    raise the limit.
-
-    Attributes:
-        is_dead_letter: whether the message has become a dead letter.
+    The message is not in it; with `x-overflow: reject-publish-dlx` it is a dead letter (`is_dead_letter` is true). Publish later,
+    add consumers, or raise the limit.
     """
 
+    #: Whether the message has become a dead letter.
     is_dead_letter = False
 
 
 class PublishTimedOut(QueueFull):
-    """A queue with `x-overflow: block` stayed full for `publish_timeout` seconds. Nothing is stored. Publish later, or add
-    consumers.
+    """A queue with `x-overflow: block` stayed full for `publish_timeout` seconds.
+
+    Nothing is stored. Publish later, or add consumers.
     """
 
 
 class PublisherBlocksItself(QueueFull):
-    """A queue with `x-overflow: block` is full, and only the publisher's own thread consumes it. Nothing is stored. Use another
-    thread or process than the consumer's, or raise the limit.
+    """A queue with `x-overflow: block` is full, and only the publisher's own thread consumes it.
+
+    Nothing is stored. Use another thread or process than the consumer's, or raise the limit.
     """

@@ -36,7 +36,7 @@ Every change on the server is one of these operations: its functions (paths are 
 `lua/`, and the answers that are no success. The header of a script has what it does, its keys, answers and the bound of its cost;
 [the states](states.md#transitions) have the transitions, [the matrix](data.md#who-writes-what) the keys.
 
-`NOQUEUE` says that the queue has no record, *stale* that an old claim number changes nothing. Every operation raises the errors of
+`NOQUEUE` says that the queue has no record, *stale* that an old claim number changes nothing. Each operation raises the errors of
 `redis.exceptions` as [errors](../errors.md) of this package. After a lost reply a publish is retried under its number, a
 settlement under its claim number, and an ack again.
 """

@@ -1,4 +1,4 @@
-"""`docs/design/data.md` against a server: every key that a mixed run leaves or writes is described, by its type, fields and writers."""
+"""`docs/design/data.md` against a server: each key that a mixed run leaves or writes is described, with fields and writers."""
 
 from __future__ import annotations
 
