@@ -32,7 +32,7 @@ ELSEWHERE = {
     "celery_redis_plus.errors": ("all classes", "errors.md"),
     "celery_redis_plus.access_rules": ("ROLES", "access.md"),
     "celery_redis_plus.admin.broker_admin": ("BrokerAdmin", "administration.md"),
-    "celery_redis_plus.broker.dead_letters.search": ("DeadLetterFilter", "command-line.md"),
+    "celery_redis_plus.broker.dead_letters.search": ("DeadLetterFilter", "dead-letters.md"),
     "celery_redis_plus.spark.delta_log": ("tables and storage_options", "delta.md"),
     "celery_redis_plus.spark.manifest": ("files", "spark.md"),
     "celery_redis_plus.spark.sending": ("sending", "spark.md"),
