@@ -287,7 +287,7 @@ def bill(order): ...
   limit](dead-letters.md#the-delivery-limit), except for `Reject(requeue=True)`.
 
 With `ack_first` the message is acked before the task begins, by prefork
-[within 10 ms](guarantees.md#at-least-once-and-at-most-once). With the others a kill repeats the running tasks. With `manual` the
+[within 10 ms](guarantees.md#at-least-once-at-most-once-acks_late). With the others a kill repeats the running tasks. With `manual` the
 task decides, by `Ignore` or `Reject`.
 
 """

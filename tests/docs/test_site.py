@@ -68,6 +68,15 @@ SEARCHES = {
     "graceful shutdown": "lifecycle.html#graceful",
     "exactly once": "guarantees.html#at-least-once",
     "poison message": "dead-letters.html#poison",
+    "llen celery": "monitoring.html#queue-length",
+    "queue length": "monitoring.html#queue-length",
+    "python version": "install.html#requirements",
+    "no such transport": "troubleshooting.html#the-worker-does-not-start",
+    "acks_late": "guarantees.html#at-least-once",
+    "personal data": "security.html#personal-data",
+    "kill stuck task": "troubleshooting.html#a-task-is-lost",
+    "namespace": "options.html#global_keyprefix",
+    "autoscale": "kubernetes.html#how-many-workers",
 }
 
 pytestmark = pytest.mark.skipif(not (find_spec("mkdocs") and find_spec("material")), reason="needs the extra docs")
