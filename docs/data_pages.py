@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contract_operations import OPERATIONS, Operation
+from contract_operations import NO_STATE, OPERATIONS, Operation
 from key_descriptions import DESCRIPTIONS, SECTIONS, TAKEN, WITH_MEMBERS, WITH_QUEUE, KeyDescription
 from script_headers import writers
 
@@ -33,8 +33,8 @@ COUNTED = {
 CONTRACT_INTRO = """# The contract with the store
 
 Every change on the server is one of these operations: its functions (paths are relative to `celery_redis_plus/`), its scripts in
-`lua/`, and the answers that are no success. The header of a script has what it does, its keys, answers and the bound of its cost;
-[the states](states.md#transitions) have the transitions, [the matrix](data.md#who-writes-what) the keys.
+`lua/`, the states of a message before and after, and the answers that are no success. The header of a script has what it does,
+its keys, answers and the bound of its cost, [the matrix](data.md#who-writes-what) the keys that it writes.
 
 `NOQUEUE` says that the queue has no record, *stale* that an old claim number changes nothing. Each operation raises the errors of
 `redis.exceptions` as [errors](../errors.md) of this package. After a lost reply a publish is retried under its number, a
@@ -103,5 +103,6 @@ def contract_page() -> str:
 
 def _operation(one: Operation) -> str:
     doors, scripts = (", ".join(f"`{name}`" for name in names) for names in (one.doors, one.scripts))
-    refuses = "" if one.refuses == "none" else f". Refuses {one.refuses}"
-    return f"* **{one.name}** ({doors}): {scripts}{refuses}\n"
+    states = "" if one.states == NO_STATE else f". *States:* {one.states}"
+    refuses = "" if one.refuses == "none" else f". *Refuses:* {one.refuses}"
+    return f"* **{one.name}** ({doors}): {scripts}{states}{refuses}\n"

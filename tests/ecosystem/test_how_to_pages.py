@@ -267,7 +267,7 @@ def security(reader: PageReader) -> Iterator[None]:
 
 @story("command-line.md")
 def command_line(reader: PageReader) -> Iterator[None]:
-    # "It needs queues with an event log."
+    # "Of queues that have them": events.
     app = reader.folder / "shop.py"
     app.write_text(app.read_text().replace('/0"))', '/0"), event_log=True)'))
     reader.run("python shop.py")
