@@ -65,7 +65,7 @@ class Options:
     graceful_timeout: float | None = option(number(0), None, unit="s", none="Celery's own rules: as long as they take")
     """The time that a [stopping worker](lifecycle.md#graceful-shutdown) gives its running tasks."""
     global_keyprefix: str = option(text(), "")
-    """Prefix of every key, the namespace in a database that several applications share. End it with a colon (`shop:`): the keys of `shop`
+    """Prefix of every key, the namespace where applications share a database. End it with a colon (`shop:`): the keys of `shop`
     could meet those of `shopdead_`."""
     on_mismatch: str = option(choice("keep", "apply", "error"), "keep")
     """What a declaration does if the queue has other arguments that only steer it ([the three

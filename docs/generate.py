@@ -287,8 +287,8 @@ def bill(order): ...
   limit](dead-letters.md#the-delivery-limit), except for `Reject(requeue=True)`.
 
 With `ack_first` the message is acked before the task begins, by prefork
-[within 10 ms](guarantees.md#at-least-once-at-most-once-acks_late). With the others a kill repeats the running tasks. With `manual`
-the task decides, by `Ignore` or `Reject`.
+[within 10 ms](guarantees.md#at-least-once-at-most-once-acks_late). With the others a kill repeats the running tasks. With
+`manual` the task decides, by `Ignore` or `Reject`.
 
 """
 

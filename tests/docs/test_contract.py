@@ -1,4 +1,4 @@
-"""docs/design/contract.md against the code: what functions call, and which scripts change a message's state."""
+"""docs/design/contract.md against the code: what functions call, and which scripts change a state of a message."""
 
 from __future__ import annotations
 
