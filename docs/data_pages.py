@@ -32,9 +32,9 @@ COUNTED = {
 }
 CONTRACT_INTRO = """# The contract with the store
 
-Every change on the server is one of these operations: its functions (paths are relative to `celery_redis_plus/`), its scripts in
-`lua/`, the states of a message before and after, and the answers that are no success. The header of a script has what it does,
-its keys, answers and the bound of its cost, [the matrix](data.md#who-writes-what) the keys that it writes.
+Every change on the server is one of these operations. Each has its functions (paths are relative to `celery_redis_plus/`), its
+scripts in `lua/`, the states of a message before and after, and the answers that are no success. The header of a script tells its
+work, its keys, answers and the bound of its cost, [the matrix](data.md#who-writes-what) the keys that it writes.
 
 `NOQUEUE` says that the queue has no record, *stale* that an old claim number changes nothing. Each operation raises the errors of
 `redis.exceptions` as [errors](../errors.md) of this package. After a lost reply a publish is retried under its number, a
