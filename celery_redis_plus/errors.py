@@ -25,7 +25,7 @@ from redis import exceptions as redis_errors
 
 
 class CeleryRedisPlusError(Exception):
-    """Base of all errors of celery-redis-plus. Catch it to catch them all."""
+    """Base of all errors of celery-redis-plus."""
 
     #: The remedy in short; part of the message.
     remedy: ClassVar[str] = ""
@@ -48,7 +48,7 @@ def _describe(error: amqp_errors.AMQPError, text: str) -> None:
 class ServerUnreachable(CeleryRedisPlusError, redis_errors.ConnectionError):
     """The connection to the server failed or broke.
 
-    If that persists, check the server, firewalls, and host and port in `broker_url`.
+    If that persists, check the server, firewalls, and `broker_url`.
     """
 
     remedy = "check that the server runs and that broker_url is right"
@@ -57,8 +57,7 @@ class ServerUnreachable(CeleryRedisPlusError, redis_errors.ConnectionError):
 class ConsumerCancelled(CeleryRedisPlusError, amqp_errors.ConsumerCancelled):
     """A consumer was cancelled: its queue was deleted, or declared again as one that it cannot consume.
 
-    Celery and kombu's mixins declare it again; other programs go on with the other consumers. With `on_cancel` that is called
-    instead.
+    Celery and kombu's mixins declare it again; other programs go on with the other consumers. `on_cancel` is called instead.
     """
 
     def __init__(self, text: str = "") -> None:
@@ -69,8 +68,8 @@ class ConsumerCancelled(CeleryRedisPlusError, amqp_errors.ConsumerCancelled):
 class TlsFailed(ServerUnreachable):
     """The TLS handshake failed, or only one side speaks TLS.
 
-    Use `redispluss://` exactly if the server's port speaks TLS. `ssl_ca_certs` must have the authority of the server's
-    certificate; a server that wants one from its clients needs `ssl_certfile` and `ssl_keyfile`.
+    `redispluss://` is for ports with TLS. `ssl_ca_certs` must have the authority of the server's certificate; a server that
+    wants one from its clients needs `ssl_certfile` and `ssl_keyfile`.
     """
 
     remedy = (
@@ -82,8 +81,8 @@ class TlsFailed(ServerUnreachable):
 class MasterNotFound(ServerUnreachable):
     """No Sentinel named a master that takes connections, or no cluster node the owner of the broker's slot.
 
-    A failover may be under way. Otherwise check the Sentinels or nodes in `broker_url`, and `master_name` against `sentinel
-    monitor`; of a cluster CLUSTER INFO and CLUSTER NODES.
+    A failover may be under way. Otherwise check the Sentinels or nodes in `broker_url`, `master_name` against `sentinel
+    monitor`, and CLUSTER INFO.
     """
 
     remedy = "check the Sentinels or nodes in broker_url, and that enough of them run for a failover"
@@ -97,14 +96,17 @@ class MasterNotFound(ServerUnreachable):
 class ShardUnreachable(ServerUnreachable):
     """One of several shards cannot be reached.
 
-    Its queues take no messages until it is back; the others go on. Publish again later, or check the shard's node.
+    Its queues take no messages until it is back. Publish again later, or check the shard's node.
     """
 
     remedy = "check the node of this shard; the queues of the other shards work"
 
 
 class NotRedis(CeleryRedisPlusError, redis_errors.ConnectionError, redis_errors.InvalidResponse):
-    """The server's reply is not in the Redis protocol. Check host and port for a proxy or an HTTP server."""
+    """The server's reply is not in the Redis protocol.
+
+    Check host and port for a proxy or an HTTP server.
+    """
 
     remedy = "check host and port in broker_url"
 
@@ -125,10 +127,10 @@ class ServerLoading(CeleryRedisPlusError, redis_errors.BusyLoadingError):
 
 
 class ServerUnavailable(CeleryRedisPlusError, redis_errors.ConnectionError, redis_errors.ResponseError):
-    """The server refuses this command for now.
+    """The server refuses this command for now; nothing was changed.
 
     It cannot write its snapshot (MISCONF), has too few replicas (NOREPLICAS), runs a long script (BUSY), or lost its scripts
-    (SCRIPT FLUSH). Nothing was changed. The server's log has the reason.
+    (SCRIPT FLUSH). Its log has the reason.
     """
 
     remedy = "see the server's log for the reason; the next try may succeed"
@@ -143,8 +145,8 @@ class ReadOnlyReplica(CeleryRedisPlusError, redis_errors.ConnectionError, redis_
 class SlotUnavailable(CeleryRedisPlusError, redis_errors.ConnectionError, redis_errors.ResponseError):
     """A cluster node does not serve the broker's hash slot.
 
-    Another node owns it (MOVED), the slot is on its way (ASK, TRYAGAIN), or the cluster is incomplete (CLUSTERDOWN). If that
-    persists, see CLUSTER INFO, and CLUSTER NODES for a migration that hangs.
+    Another node owns it (MOVED), it is on its way (ASK, TRYAGAIN), or the cluster is incomplete (CLUSTERDOWN). If that
+    persists, see CLUSTER INFO and CLUSTER NODES.
     """
 
     remedy = "wait for the end of the failover or the migration; if it lasts, see CLUSTER INFO and CLUSTER NODES"
@@ -169,7 +171,7 @@ class AuthenticationFailed(CeleryRedisPlusError, redis_errors.AuthenticationErro
 class NoPermission(CeleryRedisPlusError, redis_errors.NoPermissionError):
     """The server's ACL forbids this user a command or a key, which the message names.
 
-    Grant it, for example with `ACL SETUSER name +@all -@admin -@dangerous +info ~prefix*`.
+    The page "Access rules" has the rights of each role.
     """
 
     remedy = "grant it with ACL SETUSER"
@@ -182,24 +184,27 @@ class ServerTooOld(CeleryRedisPlusError, redis_errors.RedisError):
 
 
 class CommandUnavailable(CeleryRedisPlusError, redis_errors.ResponseError):
-    """The server lacks a command: renamed or disabled, or the server is neither Redis nor Valkey. See the page "Servers"."""
+    """The server lacks a command: renamed or disabled, or the server is neither Redis nor Valkey.
+
+    See the page "Servers".
+    """
 
     remedy = "allow the command on the server, or use another one; the page Servers (docs/servers.md) has all that are needed"
 
 
 class ServerOutOfMemory(CeleryRedisPlusError, redis_errors.OutOfMemoryError):
-    """The server reached its `maxmemory`.
+    """The server reached its `maxmemory`; nothing was stored.
 
-    Nothing was stored. Workers go on, which frees memory. Otherwise raise `maxmemory` or add workers.
+    Workers go on, which frees memory. Otherwise raise `maxmemory` or add workers.
     """
 
     remedy = "raise maxmemory, or let workers drain the queues"
 
 
 class WrongKeyType(CeleryRedisPlusError, redis_errors.ResponseError):
-    """A key of this transport holds a value of another type, by another program or kombu's Redis transport.
+    """A key of this transport holds a value of another type.
 
-    Use another database number, or `global_keyprefix`.
+    Another program, or kombu's Redis transport, uses this database. Use another number, or `global_keyprefix`.
     """
 
     remedy = "use another database number, or set the transport option global_keyprefix"
@@ -233,7 +238,7 @@ class InvalidArgument(CeleryRedisPlusError, ValueError):
 class OptionError(InvalidArgument):
     """A transport option is unknown, of the wrong type or out of range.
 
-    The message has the allowed values, or the nearest name. Correct `broker_transport_options`.
+    The message has the allowed values, or the nearest name.
     """
 
 
@@ -252,41 +257,44 @@ class ShardsRaised(OptionError, redis_errors.ResponseError):
 class InvalidAddress(InvalidArgument):
     """The broker URL, or its port, database number or TLS option, cannot be used.
 
-    Correct `broker_url`; percent-encode special characters in user names and passwords.
+    Percent-encode special characters in user names and passwords.
     """
 
     remedy = "use a database that the server has: 0 to 15 by default, only 0 in cluster mode"
 
 
 class InvalidPriority(InvalidArgument):
-    """A priority is no integer from 0 to 255. Correct `priority=`."""
+    """A priority is no integer from 0 to 255."""
 
 
 class InvalidEta(InvalidArgument):
-    """An ETA or delay is negative, or is no ISO 8601 text, datetime or number. Correct `eta=` or `countdown=`."""
+    """An ETA or delay is negative, or is no ISO 8601 text, datetime or number."""
 
 
 class InvalidExpiration(InvalidArgument):
-    """An `expiration` is no duration in milliseconds, or a task's `expires` is no time. Correct it."""
+    """An `expiration` is no duration in milliseconds, or a task's `expires` is no time."""
 
 
 class InvalidQueueName(InvalidArgument):
-    """A queue's name is empty or not text. Give the queue a name."""
+    """A queue's name is empty or not text."""
 
 
 class UnsupportedVersion(CeleryRedisPlusError, ImportError):
-    """The installed Celery, kombu or billiard does not fit. Install one of the versions that the message names."""
+    """The installed Celery, kombu or billiard does not fit; the message names versions that do."""
 
 
 class UnknownEventSchema(CeleryRedisPlusError):
-    """Another release wrote the lifecycle events, in an unknown format. Upgrade celery-redis-plus where they are read."""
+    """Another release wrote the lifecycle events, in an unknown format.
+
+    Upgrade celery-redis-plus where they are read.
+    """
 
 
 class EventsLost(CeleryRedisPlusError):
     """Lifecycle events were removed before a reader had read them.
 
     The cause is `event_log_maxlen`, `event_log_max_age`, or the end of their stream. Read sooner or keep more.
-    `failOnDataLoss=false` continues without them, and counts them.
+    `failOnDataLoss=false` goes on without them, and counts them.
     """
 
 
@@ -300,7 +308,7 @@ class ReaderTaken(CeleryRedisPlusError):
 class NoEvents(CeleryRedisPlusError):
     """A queue has no lifecycle events.
 
-    Enable the event log (`event_log=True`), or check the queue's name, prefix and database number.
+    Enable `event_log`, or check the queue's name, prefix and database number.
     """
 
 
@@ -319,15 +327,21 @@ class ObjectStoreFailed(TablesUnusable):
 
 
 class SparkJobFailed(CeleryRedisPlusError):
-    """A Spark job failed. The message is the error of Spark's Python processes; `--verbose` shows the Java traces."""
+    """A Spark job failed.
+
+    The message is the error of Spark's Python processes; `--verbose` shows the Java traces.
+    """
 
 
 class SparkUnavailable(CeleryRedisPlusError):
-    """PySpark or Java is missing or too old. The message names the requirement to install."""
+    """PySpark or Java is missing or too old; the message names the requirement."""
 
 
 class MessageTooLarge(InvalidArgument):
-    """A message exceeds 512 MB, the limit of one Redis value. Store the data elsewhere and send its location."""
+    """A message exceeds 512 MB, the limit of one Redis value.
+
+    Store the data elsewhere and send its location.
+    """
 
 
 # --------------------------------------------------------------- broker family: errors with an AMQP reply code
@@ -370,16 +384,13 @@ class Unroutable(BrokerError):
 
 
 class DeliveryNotFound(BrokerError, amqp_errors.NotFound):
-    """No tracked delivery has this id: it never existed, or its state has expired. Ask sooner."""
+    """No tracked delivery has this id: it never existed, or its state has expired."""
 
     reply_code = 404
 
 
 class AccessRefused(BrokerError, amqp_errors.AccessRefused):
-    """Another consumer has the queue exclusively, or this one wants a queue with consumers for itself.
-
-    Cancel the other consumer first, or consume without `exclusive`.
-    """
+    """Another consumer has the queue exclusively, or this one wants a queue with consumers for itself."""
 
     reply_code = 403
 
@@ -396,8 +407,7 @@ class ResourceLocked(BrokerError, amqp_errors.ResourceLocked):
 class PreconditionFailed(BrokerError, amqp_errors.PreconditionFailed):
     """A queue or exchange exists with other arguments, or its type does not allow what was asked for.
 
-    Declare it with the same ones, or delete it first. Arguments that only steer a queue may differ (option
-    `on_mismatch`).
+    Declare it with the same ones, or delete it first. Arguments that only steer a queue may differ (option `on_mismatch`).
     """
 
     reply_code = 406
@@ -410,16 +420,13 @@ class ChannelClosed(BrokerError):
 
 
 class NotAllowed(BrokerError):
-    """A consumer tag is in use on its channel. Give each consumer a tag of its own, or none."""
+    """A consumer tag is in use on its channel."""
 
     reply_code = 530
 
 
 class NotSupported(BrokerError):
-    """The broker lacks this function of AMQP, or has it only without shards.
-
-    The message says what is allowed instead.
-    """
+    """The broker lacks this function of AMQP, or has it only without shards; the message has the alternative."""
 
     reply_code = 540
 
@@ -437,8 +444,8 @@ class OutcomeUnknown(BrokerError):
 class NotReplicated(CeleryRedisPlusError):
     """The message is stored, but fewer than `wait_replicas` replicas had it within `wait_replicas_timeout`.
 
-    Consumers receive it; a failover now might lose it. Check the replicas. Do not publish it again: that stores a second one. A
-    retry with `retry_errors` only asks the replicas again.
+    Consumers receive it; a failover now might lose it. Check the replicas. Do not publish it again: that stores a second one.
+    A retry with `retry_errors` only asks the replicas again.
     """
 
     def __init__(self, text: str, *, confirmed: int = 0, wanted: int = 0) -> None:
@@ -458,10 +465,9 @@ class NoFence(CeleryRedisPlusError):
 
 
 class LimitReached(CeleryRedisPlusError):
-    """`limit` found no room within its `timeout`.
+    """`limit` found no room within its `timeout`; there may be some in `retry_after` seconds.
 
-    `retry_after` says in how many seconds there may be: let the task come again then, with `retry_on={LimitReached:
-    from_error("retry_after")}`.
+    Let the task come again then, with `retry_on={LimitReached: from_error("retry_after")}`.
     """
 
     def __init__(self, message: str, retry_after: float = 0.0) -> None:
@@ -471,14 +477,14 @@ class LimitReached(CeleryRedisPlusError):
 
 
 class SnoozedTooOften(CeleryRedisPlusError):
-    """A task called `snooze()` as often as its `limit` allows. Raise the limit, or find out why the task cannot begin."""
+    """A task called `snooze()` as often as its `limit` allows."""
 
 
 class NotSettled(CeleryRedisPlusError):
     """A task's `ack()`, `nack()` or `reject()` cannot settle its message; the error says why.
 
-    The call came outside a task, or in an eager one, or the message is settled, or another consumer has it. Call one of the
-    three, once, with `acks_late=True` or an ack policy that acks later.
+    The call came outside a task, in an eager one, or twice, or another consumer has the message. It needs `acks_late=True` or
+    an ack policy that acks later.
     """
 
 
@@ -490,14 +496,14 @@ class PublishRefused(CeleryRedisPlusError):
 
 
 class MessageNotAccepted(PublishRefused, InvalidArgument):
-    """A typed queue does not accept a message of this type. Publish to another queue, or correct the message."""
+    """A typed queue does not accept a message of this type."""
 
 
 class QueueFull(PublishRefused):
     """A queue, or fanout exchange, has reached a limit (`x-max-length`, `x-max-length-bytes`, `x-max-pending`).
 
-    The message is not in it; with `x-overflow: reject-publish-dlx` it is a dead letter (`is_dead_letter` is true). Publish later,
-    add consumers, or raise the limit.
+    The message is not in it; with `x-overflow: reject-publish-dlx` it is a dead letter (`is_dead_letter` is true). Publish
+    later, add consumers, or raise the limit.
     """
 
     #: Whether the message has become a dead letter.
@@ -505,9 +511,9 @@ class QueueFull(PublishRefused):
 
 
 class PublishTimedOut(QueueFull):
-    """A queue with `x-overflow: block` stayed full for `publish_timeout` seconds.
+    """A queue with `x-overflow: block` stayed full for `publish_timeout` seconds; nothing is stored.
 
-    Nothing is stored. Publish later, or add consumers.
+    Publish later, or add consumers.
     """
 
 
