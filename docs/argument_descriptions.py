@@ -66,7 +66,7 @@ OF_MESSAGES = {
     ),
     "x-deduplication-conflict": (
         "`keep`, `replace`, `replace-only`",
-        "Whether the message takes the place of the waiting one; `keep` without it.",
+        "Whether it takes the place of the waiting one; with `replace-only` it is not stored without one. `keep` by default.",
     ),
     "x-deduplication-delay": ("milliseconds", "How long it waits for newer ones."),
     "x-deduplication-max-wait": ("milliseconds", "How long newer ones may delay it in all."),
