@@ -114,8 +114,8 @@ OF_A_QUEUE = (
     KeyDescription(
         _Q.groups,
         "zset",
-        "Messages by group, with the score 0: group, NUL, and `h`, place and tag (held), `r` and tag (ready or unacked), or `u` "
-        "and tag (unacked, in a fair queue).",
+        "By group, score 0: group, NUL, and `h`, place and tag (held), `r` and tag (ready or unacked), or `u` and tag (unacked, "
+        "fair).",
         WITH_QUEUE,
     ),
     KeyDescription(
@@ -127,8 +127,7 @@ OF_A_QUEUE = (
     KeyDescription(
         _Q.limited,
         "zset",
-        "Messages that wait for [limiters](../limiters.md), with the score 0: limiter and key, NUL, place and tag. `held` "
-        "has them, too.",
+        "Messages that wait for [limiters](../limiters.md), score 0: limiter and key, NUL, place and tag.",
         WITH_QUEUE,
     ),
     KeyDescription(_Q.limited_until, "zset", "The next look at each of these limiters.", WITH_QUEUE),
@@ -177,7 +176,7 @@ OF_A_QUEUE = (
     KeyDescription(
         _Q.schedule_wakeup,
         "zset",
-        "Wake-up of the sweeper: a member `due`; of a deleted queue each consumer.",
+        "Wake-up of the sweeper: a member `due`.",
         WITH_QUEUE,
         plain_writers=TAKEN,
     ),
@@ -197,7 +196,7 @@ OF_A_QUEUE = (
     KeyDescription(
         _Q.with_credit,
         "zset",
-        "Consumers with credit: id -> priority; and '' at -inf. Only [restricted queues](../glossary.md) have it.",
+        "Consumers with credit: id -> priority. Only [restricted queues](../glossary.md) have it.",
         "Until the queue has no rules; in a transient queue it has the record's `ttl`.",
     ),
     KeyDescription(
@@ -222,15 +221,15 @@ OF_A_QUEUE = (
     KeyDescription(
         _Q.producer + b"PRODUCER",
         "string",
-        "Number of the last stored message of this producer (a connection), behind `F` once a retry has fenced originals.",
-        "`publish_dedup_window` after the last publish; not longer than a transient queue.",
+        "Number of the last stored message of this producer (a connection), behind `F` once it is fenced.",
+        "`publish_dedup_window` after the last publish.",
     ),
     KeyDescription(_Q.producer + b"PRODUCER:NUMBER", "string", "1: a retry has stored this message.", "`publish_dedup_window`."),
     KeyDescription(
         _Q.dedup + b"TEXT",
         "string",
-        "Tag and task id (and the queue of a moved one) of the message with this `x-deduplication-id`.",
-        "`x-deduplication-ttl`; with `unique` or `debounce` until a week after the due time.",
+        "Tag and task id of the message with this `x-deduplication-id`.",
+        "`x-deduplication-ttl`, or a week after the due time.",
     ),
     KeyDescription(
         _Q.migrated,
@@ -326,7 +325,7 @@ OF_AN_EXCHANGE = (
     KeyDescription(
         _F.records,
         "hash",
-        "Subscriber -> its record: cursor (stream id), its number, since (ms), timeout (ms), state, label, counts.",
+        "Subscriber -> cursor, its number, since, timeout, state, label, counts.",
         WITH_EXCHANGE,
     ),
     KeyDescription(
@@ -376,14 +375,14 @@ OF_THE_DATABASE = (
     KeyDescription(
         _KEYS.limiter_rules,
         "hash",
-        "Limiter, with or without key -> a hold (from, until, ms), then its rule in place of those of messages.",
+        "Limiter, with or without key -> a hold (from, until), its rule.",
         "Until removed.",
     ),
     KeyDescription(_KEYS.limiters, "zset", "Limiters with their keys -> since when they are used.", "The last 10,000."),
     KeyDescription(
         _KEYS.limiter_queues,
         "zset",
-        "Queues whose messages wait for a limiter, with the score 0: limiter and key, NUL, the queue's part of its keys.",
+        "Queues whose messages wait for a limiter, score 0: limiter and key, NUL, queue.",
         WITH_MEMBERS,
     ),
     KeyDescription(
@@ -394,14 +393,14 @@ OF_THE_DATABASE = (
     KeyDescription(
         _KEYS.database_id,
         "string",
-        "Version of the data format, random id of the database, number of shards, with dots between.",
+        "Version of the data format, random id, number of shards, with dots between.",
         FOREVER,
         of_empty_queue=True,
     ),
     KeyDescription(
         _KEYS.shards_raise,
         "hash",
-        "In the first shard: the new number of `shards raise`, its command, until when (ms).",
+        "In the first shard: the new number, its command, until when.",
         "Until the raise is done.",
     ),
     KeyDescription(
@@ -415,7 +414,7 @@ OF_THE_DATABASE = (
         _PROCESSES,
         "hash",
         "Consuming process -> its record (JSON, see `broker/consumers/processes.py`), behind `lost ` during its recovery; "
-        "`version` grows with each change.",
+        "`version`.",
         "Until the last process has stopped; a day after the last report.",
     ),
     KeyDescription(
@@ -429,8 +428,7 @@ OF_THE_DATABASE = (
     KeyDescription(
         _KEYS.audit,
         "stream",
-        "Actions of operators: `actor`, `via` (`cli`, `web`, `api`), `from`, `action`, `queue`, `count`, `outcome`, `details` "
-        "(JSON), `begun` (id of the entry of its beginning).",
+        "Actions of operators: `actor`, `via`, `from`, `action`, `queue`, `count`, `outcome`, `details` (JSON), `begun`.",
         "The last 10,000, some 2 MB.",
         plain_writers="who acts",
     ),
