@@ -25,7 +25,7 @@ from redis import exceptions as redis_errors
 
 
 class CeleryRedisPlusError(Exception):
-    """Base of all errors of celery-redis-plus."""
+    """Base of all errors of celery-redis-plus. Catch it to catch them all."""
 
     #: The remedy in short; part of the message.
     remedy: ClassVar[str] = ""
@@ -264,23 +264,23 @@ class InvalidAddress(InvalidArgument):
 
 
 class InvalidPriority(InvalidArgument):
-    """A priority is no integer from 0 to 255."""
+    """A priority is no integer from 0 to 255. Correct `priority=`."""
 
 
 class InvalidEta(InvalidArgument):
-    """An ETA or delay is negative, or is no ISO 8601 text, datetime or number."""
+    """An ETA or delay is negative, or is no ISO 8601 text, datetime or number. Correct `eta=` or `countdown=`."""
 
 
 class InvalidExpiration(InvalidArgument):
-    """An `expiration` is no duration in milliseconds, or a task's `expires` is no time."""
+    """An `expiration` is no duration in milliseconds, or a task's `expires` is no time. Correct it."""
 
 
 class InvalidQueueName(InvalidArgument):
-    """A queue's name is empty or not text."""
+    """A queue's name is empty or not text. Give the queue a name."""
 
 
 class UnsupportedVersion(CeleryRedisPlusError, ImportError):
-    """The installed Celery, kombu or billiard does not fit; the message names versions that do."""
+    """The installed Celery, kombu or billiard does not fit. Install a version that the message names."""
 
 
 class UnknownEventSchema(CeleryRedisPlusError):
@@ -334,7 +334,7 @@ class SparkJobFailed(CeleryRedisPlusError):
 
 
 class SparkUnavailable(CeleryRedisPlusError):
-    """PySpark or Java is missing or too old; the message names the requirement."""
+    """PySpark or Java is missing or too old. Install what the message names."""
 
 
 class MessageTooLarge(InvalidArgument):
@@ -384,13 +384,16 @@ class Unroutable(BrokerError):
 
 
 class DeliveryNotFound(BrokerError, amqp_errors.NotFound):
-    """No tracked delivery has this id: it never existed, or its state has expired."""
+    """No tracked delivery has this id: it never existed, or its state has expired. Ask sooner."""
 
     reply_code = 404
 
 
 class AccessRefused(BrokerError, amqp_errors.AccessRefused):
-    """Another consumer has the queue exclusively, or this one wants a queue with consumers for itself."""
+    """Another consumer has the queue exclusively, or this one wants a queue with consumers for itself.
+
+    Cancel the other consumer first.
+    """
 
     reply_code = 403
 
@@ -420,13 +423,16 @@ class ChannelClosed(BrokerError):
 
 
 class NotAllowed(BrokerError):
-    """A consumer tag is in use on its channel."""
+    """A consumer tag is in use on its channel. Give each consumer a tag of its own, or none."""
 
     reply_code = 530
 
 
 class NotSupported(BrokerError):
-    """The broker lacks this function of AMQP, or has it only without shards; the message has the alternative."""
+    """The broker lacks this function of AMQP, or has it only without shards.
+
+    The message has the alternative.
+    """
 
     reply_code = 540
 
@@ -477,7 +483,7 @@ class LimitReached(CeleryRedisPlusError):
 
 
 class SnoozedTooOften(CeleryRedisPlusError):
-    """A task called `snooze()` as often as its `limit` allows."""
+    """A task called `snooze()` as often as its `limit` allows. Raise it, or find out why the task cannot begin."""
 
 
 class NotSettled(CeleryRedisPlusError):
@@ -496,7 +502,7 @@ class PublishRefused(CeleryRedisPlusError):
 
 
 class MessageNotAccepted(PublishRefused, InvalidArgument):
-    """A typed queue does not accept a message of this type."""
+    """A typed queue does not accept a message of this type. Publish to another queue, or correct it."""
 
 
 class QueueFull(PublishRefused):

@@ -99,17 +99,17 @@ class Column(NamedTuple):
 #: What is known without looking into the value.
 PLACE = (
     Column("queue", "text", "The queue, from the stream's key."),
-    Column("epoch", "long", "First half of the stream id: when the numbering began (ms), plus 10^13."),
-    Column("n", "long", "Second half of the stream id: 1, 2, 3 ... without a gap within an epoch."),
+    Column("epoch", "long", "First half of the stream id: begin of the numbering (ms), plus 10^13."),
+    Column("n", "long", "Second half of the stream id, without a gap within an epoch."),
 )
 
 #: What happened.
 PACKED = (
     Column("event", "text", "What happened: one of the events above."),
-    Column("ts", "us", "When, on the server's clock, µs. Equal for all events of one script call."),
-    Column("id", "text", "The message's id: its delivery tag, unique over all queues of a database."),
+    Column("ts", "us", "When, on the server's clock, µs."),
+    Column("id", "text", "The message's id: its delivery tag."),
     Column("claim", "int", "How often the message was claimed; on `claimed`, and some others."),
-    Column("worker", "text", "Who claimed it: the Celery node name, else the client's name; on `claimed`."),
+    Column("worker", "text", "Who claimed it: node name of Celery, else the client's; on `claimed`."),
     Column("reason", "text", "[Why](#reasons); empty on `acked`: the work was done."),
     Column(
         "error",
@@ -130,7 +130,7 @@ DESCRIPTION = (
     Column("exchange", "text", "The exchange it was published to; empty is the default exchange."),
     Column("routing_key", "text", "The routing key."),
     Column("priority", "int", "As the publisher gave it, 0-255."),
-    Column("eta", "ms", "When it shall run at the earliest, ms since the epoch."),
+    Column("eta", "ms", "When it shall run at the earliest."),
     Column("body_size", "long", "Bytes of the body."),
     Column("source_id", "text", "Id of the message that was replayed, moved or dead-lettered as this one."),
 )
@@ -140,8 +140,8 @@ VALUE = (*PACKED, *DESCRIPTION)
 
 #: What readers add.
 DERIVED = (
-    Column("published_at", "ms", "When the message was published: the first 11 digits of its id."),
-    Column("payload", "bytes", "The stored payload, on `published` of queues with `event_log_payload`."),
+    Column("published_at", "ms", "When the message was published."),
+    Column("payload", "bytes", "The stored payload, on `published`, with `event_log_payload`."),
 )
 
 #: All columns of the table `events`, in order.
@@ -169,7 +169,7 @@ _TRANSITIONS = (
     Transition("promoted", (DELAYED,), READY, "Its delay is over."),
     Transition("claimed", (READY,), CLAIMED, "A worker took it."),
     Transition("recovered", (CLAIMED,), READY, "Its holder is gone: heartbeats stopped or the connection broke."),
-    Transition("requeued", (CLAIMED,), READY, "Put back in its place: released, or rejected with requeue."),
+    Transition("requeued", (CLAIMED,), READY, "Put back in its place: released, or requeued."),
     Transition(
         "retried",
         (CLAIMED,),
@@ -183,9 +183,7 @@ _TRANSITIONS = (
     Transition("dead_lettered", (READY, DELAYED, CLAIMED), DEAD, "Kept as a dead letter."),
     Transition("replayed", (DEAD,), READY, "A dead letter put back into its own queue."),
     Transition("moved", _KEPT, GONE, "Went to the queue `target`, where it is a new message."),
-    Transition(
-        "cancelled", (READY, DELAYED, CLAIMED, DEAD), GONE, "Removed by id, or for a newer message, see the reason `replaced`."
-    ),
+    Transition("cancelled", (READY, DELAYED, CLAIMED, DEAD), GONE, "Removed by id, or for a newer message (`replaced`)."),
     Transition("purged", _KEPT, GONE, "Removed with the queue's content, or with the queue."),
     Transition("dropped", (READY, DELAYED, DEAD), GONE, "Removed by a length or age limit; `reason` names it."),
     Transition("vanished", (READY, DELAYED, CLAIMED, DEAD), GONE, "Its hash was missing: evicted or deleted by hand."),

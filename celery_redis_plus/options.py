@@ -57,11 +57,11 @@ class Options:
     fetch_batch_size: int | None = option(
         whole_number(1, 500), None, unit="messages", none="as many as the prefetch leaves room for, at most 100 without one"
     )
-    """The most messages that one claim takes."""
+    """The most messages of one claim."""
     overfetch_factor: float = option(number(1, 100), 1, unit="ratio")
     """The messages that a process may claim, as a multiple of its prefetch. Other consumers cannot get them."""
     min_fetch_interval: float = option(number(0, 3600), 0, unit="s")
-    """The least time between two claims of a connection. Batches are larger and later; other consumers may be first."""
+    """The least time between two claims of a connection. Batches are larger and later."""
     graceful_timeout: float | None = option(number(0), None, unit="s", none="Celery's own rules: as long as they take")
     """The time that a [stopping worker](lifecycle.md#graceful-shutdown) gives its running tasks."""
     global_keyprefix: str = option(text(), "")

@@ -161,14 +161,14 @@ EVENTS_META_FIELDS = {
 #: Reasons that the scripts and the worker write; others are free words.
 EVENT_REASONS = {
     "failure": "`acked`, `failed`: the task raised.",
-    "retry": "`acked`: the task raised Retry; a new message stands for it.",
+    "retry": "`acked`: the task raised Retry.",
     "ignored": "`acked`: the task raised Ignore.",
     "revoked": "`acked`: the task was revoked, or had expired.",
     "early": "`acked`: before the work began. If that fails, `failed` follows.",
     "heartbeat_lost": "`recovered`, `dead_lettered`: no heartbeat moved its deadline on.",
     "not_begun": "`recovered`: its consumer was lost before it began it: no failure.",
     "connection_lost": "`recovered`: its session broke; `recovered`, `retried`: its process had no connection.",
-    "handed_back": "`requeued`: claimed and not started; `retried`: claimed by a process that already works on it.",
+    "handed_back": "`requeued`: claimed and not started; `retried`: by a process that already works on it.",
     "kicked": "`requeued`: an operator took it from its consumer.",
     "rejected": "`requeued`, `retried`, `dead_lettered`: the consumer rejected it.",
     "consumer_timeout": "`requeued`, `retried`: `x-consumer-timeout` was over.",

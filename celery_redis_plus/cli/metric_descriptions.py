@@ -10,7 +10,7 @@ PREFIX: Final = "celery_redis_plus_"
 
 #: Gauges by their name without `PREFIX`.
 GAUGES: Final = {
-    "up": "1 if the broker could be asked, else 0, with no other metrics but scrape_seconds.",
+    "up": "1 if the broker could be asked, else 0.",
     "scrape_seconds": "How long it took to ask the broker.",
     "queue_messages": "Messages in the queue now, by state: ready, delayed, unacked, dead.",
     "queue_oldest_ready_seconds": "Time since the oldest ready message became ready; 0 without one.",
@@ -48,5 +48,5 @@ QUEUE_COUNTERS: Final = {
 #: Histograms by their name without `PREFIX`, of queues with an event log, with `exporter --latencies`.
 HISTOGRAMS: Final = {
     "queue_wait_seconds": "Time from ready until a consumer takes it.",
-    "queue_work_seconds": "Time from there until it is acked after the work, rejected or put back.",
+    "queue_work_seconds": "Time from there until it is acked, rejected or put back.",
 }

@@ -118,7 +118,7 @@ class SourceOptions:
     max_bytes_per_trigger: int | None = option(
         _COUNT,
         None,
-        "Read about so many bytes in a micro-batch, by what the streams take in Redis on average.",
+        "Read about so many bytes in a micro-batch.",
         unit="bytes",
     )
     min_offsets_per_trigger: int | None = option(
@@ -130,7 +130,7 @@ class SourceOptions:
     max_trigger_delay: float = option(DURATION, 900.0, "With `minOffsetsPerTrigger`: how long events wait for others at most.")
     min_partitions: int | None = option(_COUNT, None, "Split what is read into at least this many Spark partitions.")
     max_records_per_partition: int = option(
-        _COUNT, 250_000, "Split what is read so that no Spark partition has more; one has events of many queues.", unit="events"
+        _COUNT, 250_000, "Split what is read so that no Spark partition has more.", unit="events"
     )
     fail_on_data_loss: bool = option(
         kinds.flag(), True, "Fail when events were trimmed before they were read; else go on without them, count and log them."
@@ -144,7 +144,7 @@ class SourceOptions:
     reader_owner: str = option(
         kinds.text(),
         "",
-        "Whose reader it is, such as the folder that keeps the events; others may not use the same `readerName`.",
+        "Whose reader it is: others may not use the same `readerName`.",
     )
     trim_on_commit: bool = option(
         kinds.flag(),

@@ -46,7 +46,7 @@ NEARLY_EVICTED = 0.9
 
 
 def unconverted(broker: ExaminedBroker) -> Iterator[Finding]:
-    """Messages for our queues without a reader: in kombu's own lists, or left by a killed migration."""
+    """Messages in kombu's own lists, or left by a killed migration."""
     found = [one for overview in broker.overviews for one in _unconverted(broker, overview.queue)]
     yield from named(sorted(found, key=lambda one: -one.values["messages"]))
     if not found:
@@ -154,7 +154,7 @@ def _silent(age_s: float, record: ConsumerRecord) -> Finding:
 
 
 def maintenance(broker: ExaminedBroker) -> Iterator[Finding]:
-    """Processes whose last report, up to 30 s ago, names a maintenance task that fails."""
+    """Processes with a maintenance task that fails."""
     processes = Processes(broker.commands, broker.keys, delivery_limit=None, dead_letter_max=0).all()
     found = [(record, task, error) for record in processes for task, error in sorted(record.failing.items())]
     yield from named(_failing(*one) for one in found)
@@ -170,7 +170,7 @@ def _failing(record: ProcessRecord, task: str, error: str) -> Finding:
 
 
 def backlog(broker: ExaminedBroker) -> Iterator[Finding]:
-    """Queues with consumers whose messages wait for long, with the most frequent task among the next."""
+    """Queues with consumers whose messages wait for long, with the most frequent task."""
     long = [one for one in broker.overviews if one.consumers and one.paused is None and (one.oldest_s or 0) >= BACKLOG_S]
     yield from named(_backlog(broker, one) for one in sorted(long, key=lambda one: -(one.oldest_s or 0)))
     if not long:
@@ -187,7 +187,7 @@ def _backlog(broker: ExaminedBroker, one: QueueOverview) -> Finding:
 
 
 def pauses(broker: ExaminedBroker) -> Iterator[Finding]:
-    """Paused queues; a pause without an end counts as forgotten after an hour."""
+    """Paused queues."""
     paused = [one for one in broker.overviews if one.paused is not None]
     yield from named(_pause(broker, one) for one in sorted(paused, key=lambda one: -one.ready))
     if not paused:
@@ -205,7 +205,7 @@ def _pause(broker: ExaminedBroker, one: QueueOverview) -> Finding:
 
 
 def dead_letters(broker: ExaminedBroker) -> Iterator[Finding]:
-    """Dead letters, with the most frequent task among the youngest; whether the oldest will soon be deleted."""
+    """Dead letters, with the most frequent task; whether the oldest will soon be deleted."""
     dead = [one for one in broker.overviews if one.dead]
     yield from named(_dead_letters(broker, one) for one in sorted(dead, key=lambda one: -one.dead))
     if not dead:

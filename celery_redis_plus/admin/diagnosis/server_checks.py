@@ -33,7 +33,7 @@ def server(broker: ExaminedBroker) -> Iterator[Finding]:
 
 
 def persistence(broker: ExaminedBroker) -> Iterator[Finding]:
-    """What a crash or a restart of the server loses: the append-only file, snapshots, and whether they can be written."""
+    """What a crash of the server loses: append-only file, snapshots, and whether they can be written."""
     info, settings = broker.info, broker.settings
     broken = [
         name for name in ("aof_last_write_status", "aof_last_bgrewrite_status", "rdb_last_bgsave_status")
@@ -65,7 +65,7 @@ def _without_aof(broker: ExaminedBroker, values: dict[str, Any]) -> Finding:
 
 
 def eviction(broker: ExaminedBroker) -> Iterator[Finding]:
-    """Whether the server may delete keys to free memory: `maxmemory-policy` must be `noeviction`."""
+    """Whether the server may delete keys: `maxmemory-policy` must be `noeviction`."""
     policy, limit = broker.info.get("maxmemory_policy", "noeviction"), broker.number("maxmemory")
     values = {"policy": policy, "evicted_keys": broker.number("evicted_keys")}
     remedy = "Run CONFIG SET maxmemory-policy noeviction, and write it into the server's configuration."
@@ -131,7 +131,7 @@ def idle_timeout(broker: ExaminedBroker) -> Iterator[Finding]:
 
 
 def replication(broker: ExaminedBroker) -> Iterator[Finding]:
-    """Whether there are as many replicas as server and `wait_replicas` want, and whether they keep up."""
+    """Whether there are as many replicas as server and `wait_replicas` want."""
     wanting = _too_few_good_replicas(broker)
     if wanting is not None:
         yield wanting

@@ -51,7 +51,7 @@ def _limit(one: QueueOverview) -> Finding:
 
 
 def stuck(broker: ExaminedBroker) -> Iterator[Finding]:
-    """Messages that a consumer has had for more than an hour: of a task that hangs, or prefetched behind one."""
+    """Messages that a consumer has had for over an hour: a task hangs."""
     now_ms = server_ms(broker.commands)
     found = [finding for one in broker.overviews if one.unacked for finding in _stuck(broker, one.queue, now_ms)]
     yield from named(sorted(found, key=lambda one: -one.values["held_s"]))

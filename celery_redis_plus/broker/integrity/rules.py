@@ -16,26 +16,24 @@ class Rule:
 
 #: By the names under which violations are reported.
 RULES: dict[str, Rule] = {
-    "tag-without-hash": Rule(
-        "a tag stands in a set, and there is no message behind it", "the tag is removed and counted (`vanished`)"
-    ),
+    "tag-without-hash": Rule("a tag stands in a set without a message", "the tag is removed and counted (`vanished`)"),
     "no-place": Rule(
-        "a message is in no set, so no consumer will ever get it",
+        "a message is in no set: no consumer will get it",
         "it goes where its fields say: claimed, dead, delayed, else ready",
     ),
     "several-places": Rule(
-        "a message is in several sets, so it may be delivered twice",
-        "it stays where its fields say, else where it is delivered soonest",
+        "a message is in several sets: it may be delivered twice",
+        "it stays where its fields say",
     ),
     "no-payload": Rule("a hash has neither headers nor a body", "the hash and its tag are removed and counted (`vanished`)"),
     "no-headers": Rule("a large message has its body, and has lost its headers"),
     "wrong-fields": Rule(
         "a message's fields do not fit its place",
-        "fields are removed, a missing score is computed; an unacked message without an owner is made ready",
+        "fields are removed or computed; an unacked message without an owner is made ready",
     ),
     "wrong-position": Rule("a score or a time is impossible", "it is computed again"),
     "expires": Rule("a key of a lasting queue would expire", "the expiry is removed"),
-    "never-expires": Rule("a key that should vanish by itself has no expiry", "it gets its expiry"),
+    "never-expires": Rule("a key that should vanish has no expiry", "it gets its expiry"),
     "no-expiry": Rule("a ready message with a TTL is not on the list of expiries", "it is listed"),
     "not-in-group": Rule(
         "a group does not count a message of its own",
@@ -44,19 +42,19 @@ RULES: dict[str, Rule] = {
     "group-member-without-message": Rule("a group counts a message that is not there", "it is forgotten"),
     "group-with-room": Rule("a message is held, though its group has room for it", "it is made ready"),
     "not-in-limiter": Rule(
-        "a message waits for its limiter, or has a place of it, and the limiter does not know",
+        "a limiter does not know a message that waits for it, or has a place",
         "one that waits is made ready, one in work gets its place",
     ),
     "limiter-member-without-message": Rule("a limiter has a message waiting that is not there", "it is forgotten"),
     "limiter-without-time": Rule("messages wait for a limiter that nothing looks at", "it is looked at"),
-    "no-wakeup": Rule("a queue has ready messages and idle consumers, and nothing will wake them", "one is notified"),
+    "no-wakeup": Rule("a queue has ready messages and idle consumers that nothing will wake", "one is notified"),
     "never-delivered": Rule(
         "a message is ready in the reserved queue of undelivered messages",
         "it is made a dead letter there",
     ),
     "no-record": Rule(
         "a lasting queue's record `meta` is gone",
-        "it is written as that of a plain queue, until an application declares it",
+        "it is written as that of a plain queue",
     ),
     "unreadable-record": Rule("a queue's arguments cannot be read"),
     "newer-format": Rule("a queue was written by a newer version of this package"),
