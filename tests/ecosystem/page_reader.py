@@ -35,8 +35,8 @@ NOT_SERVING = re.compile(r" inspect | --role ")
 #: The ports of those that listen.
 PORTS = {" exporter": "9808", " web": "9809", " flower": "5555", "uvicorn": "8000"}
 ENDED = (0, -signal.SIGTERM, -signal.SIGINT, 128 + signal.SIGINT, 128 + signal.SIGTERM)
-#: `doctor` finds danger on a server that keeps nothing on disk.
-STATUSES = {" doctor": (0, 1)}
+#: `doctor` finds danger on a server that keeps nothing on disk; `uninstall` asks, and there is no terminal.
+STATUSES = {" doctor": (0, 1), " uninstall": (0, 2)}
 
 
 @dataclass
