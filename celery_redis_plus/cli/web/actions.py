@@ -185,9 +185,10 @@ class Actions:
         total = overview.ready + overview.delayed
 
         def treat(_: Any) -> tuple[int, list[str]]:
-            return admin.purge(name), []
+            return admin.purge(name, bulk.note_progress), []
 
-        return self._begin("/queue", name, BulkAction("purge", "deleted", total, [(total, None)], treat))
+        bulk = BulkAction("purge", "deleted", total, [(0, None)], treat)
+        return self._begin("/queue", name, bulk)
 
     def _begin(self, page: str, queue: str, action: BulkAction) -> Response:
         started = self._bulk.start(page, queue, action)

@@ -73,6 +73,10 @@ class BulkAction:
         """Begin."""
         self._thread.start()
 
+    def note_progress(self, looked_at: int) -> None:
+        """Count messages within a page."""
+        self.looked_at += looked_at
+
     def stop(self) -> None:
         """End behind the present page, and wait for that."""
         self._stopped.set()

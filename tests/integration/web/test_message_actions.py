@@ -189,6 +189,7 @@ def test_a_count_of_nothing_is_refused(page, errors, parameters, status, said):
 def test_a_queue_is_purged(page, shop):
     page.post("/queue/purge", name="q")
     wait_until(lambda: not page.bulk.of("/queue", "q").is_running)
+    assert page.bulk.of("/queue", "q").looked_at == 4, "as it told on the way"
     assert "4 are deleted" in page.get("/queue", name="q").text
     (entry,) = page.admin().audit.entries()
     assert (entry.action, entry.count) == ("purge", 4)
