@@ -12,7 +12,8 @@ from celery_redis_plus.broker.arguments.queue_arguments import QueueArguments
 from celery_redis_plus.broker.fanout.subscriber_registry import SubscriberRegistry
 from celery_redis_plus.broker.queues.overview import is_internal
 from celery_redis_plus.connection.server_time import server_ms
-from celery_redis_plus.errors import PreconditionFailed
+from celery_redis_plus.errors import InvalidArgument, PreconditionFailed
+from celery_redis_plus.transport.arguments import check_queue_arguments
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -32,7 +33,7 @@ class Comparison:
     Attributes:
         missing: what the broker lacks.
         present: how many definitions it has as they are.
-        conflicts: of those that it has otherwise, a sentence each.
+        conflicts: of those that it has otherwise, or refuses, a sentence each.
     """
 
     missing: Definitions = field(default_factory=Definitions)
@@ -87,7 +88,12 @@ class DefinitionAdmin(AdminPart):
         for name, arguments in wanted.queues.items():
             declared = self._queues.declared(name)
             if declared is None:
-                found.missing.queues[name] = arguments
+                try:
+                    check_queue_arguments(name, arguments)
+                except InvalidArgument as refused:
+                    found.conflicts.append(str(refused))
+                else:
+                    found.missing.queues[name] = arguments
             else:
                 self._note(found, arguments.difference(declared, name))
         for exchange in dict.fromkeys(exchange for exchange, _ in wanted.bindings):
@@ -164,10 +170,11 @@ class DefinitionAdmin(AdminPart):
         """Declare a lasting queue; an equal queue stays as it is.
 
         Raises:
-            InvalidArgument: an argument is not allowed.
+            InvalidArgument: an argument is not allowed, or misspelled.
             PreconditionFailed: it exists with others.
         """
         parsed = QueueArguments.parse(queue, durable=True, arguments=arguments)
+        check_queue_arguments(queue, parsed)
         there = self._queues.declared(queue)
         difference = None if there is None else parsed.difference(there, queue)
         if difference is not None:

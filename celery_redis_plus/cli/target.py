@@ -136,6 +136,8 @@ def _target(ctx: click.Context, app: str | None, broker: str | None, prefix: str
         celery_app = _loaded(app)
     elif broker is not None:
         celery_app = None
+        if not broker:
+            raise click.UsageError("--broker is empty; allowed is a URL. Was a variable meant that is not set?")
         _warn_about_password(broker)
     if celery_app is not None and prefix is not None:
         raise click.UsageError(f"--prefix {prefix}: the app has its own global_keyprefix; allowed with --broker only")

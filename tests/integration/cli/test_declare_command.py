@@ -12,6 +12,11 @@ def test_a_queue_is_declared_once_and_deleted_with_what_is_in_it(cli, channel):
     assert other.status == 1
     assert "inequivalent arg" in other.err
     assert "argument 'x-max-length' of queue 'p' is -1" in cli("declare", "p", "x-max-length=-1").err
+    assert (
+        "argument 'x-max-lenght' of queue 'p' is 5, which is unknown here; did you mean"
+        in cli("declare", "p", "x-max-lenght=5").err
+    )
+    assert "streams are fanout exchanges here" in cli("declare", "p", "x-queue-type=stream").err
     channel.exchange_declare("e", type="direct")
     channel.queue_bind("q", "e", "k")
     publish(channel, "q", 1, 2)

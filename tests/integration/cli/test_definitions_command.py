@@ -58,6 +58,7 @@ def test_a_conflict_is_told_and_nothing_is_changed(cli, channel, tmp_path):
                 "queues": [
                     {"name": "a", "durable": True, "arguments": {"x-max-length": 6}},
                     {"name": "new", "durable": True, "arguments": {}},
+                    {"name": "misspelled", "durable": True, "arguments": {"x-max-lenght": 6}},
                 ],
                 "bindings": [
                     {"source": "nowhere", "destination": "new", "destination_type": "queue", "routing_key": "k", "arguments": {}}
@@ -68,6 +69,7 @@ def test_a_conflict_is_told_and_nothing_is_changed(cli, channel, tmp_path):
     refused = cli("import", "definitions", str(file))
     assert refused.status == 1
     assert "conflict: inequivalent arg 'x-max-length' for queue 'a': received 6 but current is 5" in refused.err
+    assert "conflict: argument 'x-max-lenght' of queue 'misspelled' is 6, which is unknown here; did you mean" in refused.err
     assert "a binding names exchange 'nowhere', which is neither here nor in the file" in refused.err
     assert "1 queue, 0 bindings, 0 policies are missing; nothing was changed" in refused.out
     assert [one["queue"] for one in cli("queues", "--json").lines] == ["a"]

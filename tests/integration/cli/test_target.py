@@ -73,6 +73,7 @@ def test_the_environment_gives_the_url(broker_url, connect, monkeypatch, capsys)
     [
         (["-A", "shop_app_of_test", "queues", "--prefix", "x"], 2, "--prefix x: the app has its own global_keyprefix"),
         (["queues", "-A", "shop_app_of_test", "-b", "redis://h"], 2, "--app shop_app_of_test and --broker name two brokers"),
+        (["queues", "-b", ""], 2, "--broker is empty; allowed is a URL"),
         (["queues", "-A", "no_such_module"], 2, "--app no_such_module: ModuleNotFoundError"),
         (["queues", "-A", "shop_app_of_test:other"], 1, "allowed: one of celery-redis-plus"),
         (["events", "readers", "-A", "shop_app_of_test"], 1, "no queue under prefix 'shop:' at"),
