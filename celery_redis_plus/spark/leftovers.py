@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 #: Seconds for which the files of a superseded version are kept for those who read them, unless a job is told otherwise.
 KEPT_S = 900.0
+_VERSION, _UNFINISHED = re.compile(r"versions/\d+\.json"), re.compile(r"versions/\.\d+\.json\.\d+")
 
 
 def remove_leftovers(storage: Storage, current: Manifest, kept_s: float | None = None) -> None:
@@ -59,7 +61,11 @@ def remove_leftovers(storage: Storage, current: Manifest, kept_s: float | None =
 
 def kept_versions(storage: Storage, current: int, since: float) -> Iterator[Manifest]:
     """Yield the manifests that were current after a time, and remove older ones but that of the current version."""
-    versions = sorted(storage.names("versions").items())
+    there = sorted(storage.names("versions").items())
+    # A job that was killed as it wrote one leaves its own file, and file systems have some of theirs.
+    unfinished = [name for name, (_, at) in there if _UNFINISHED.fullmatch(name) and at.timestamp() < since]
+    storage.remove(unfinished)
+    versions = [(name, found) for name, found in there if _VERSION.fullmatch(name)]
     for place, (name, _) in enumerate(versions):
         # It is over when the next one begins.
         is_over = place + 1 < len(versions) and versions[place + 1][1][1].timestamp() < since

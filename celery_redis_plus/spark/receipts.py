@@ -41,7 +41,7 @@ def unfinished_receipts(storage: Storage, current: Manifest) -> list[str]:
 
 def unfinished_messages(storage: Storage, condition: str) -> list[dict[str, str]]:
     """Return queue and id of the messages that were unfinished when the same condition (its digest) chose them."""
-    found = [storage.current(name) for name in storage.names("receipts")]
+    found = [storage.current(name) for name in storage.names("receipts") if name.endswith(".json")]
     same = [receipt for receipt in found if receipt and receipt["condition_sha256"] == condition]
     return [row for receipt in same for row in receipt.get("unfinished_messages", ())]
 

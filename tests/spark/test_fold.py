@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import random
 from collections.abc import Iterator
 from dataclasses import replace
@@ -23,6 +25,7 @@ from celery_redis_plus.spark import manifest as manifest_module
 from celery_redis_plus.spark.compaction import compact
 from celery_redis_plus.spark.expiry import expire
 from celery_redis_plus.spark.fold import fold, new_event_count
+from celery_redis_plus.spark.folder import write_file
 from celery_redis_plus.spark.layers import LAYOUTS
 from celery_redis_plus.spark.manifest import OPEN, TABLES, UNFINISHED, Manifest, files
 from celery_redis_plus.spark.roots import opened
@@ -413,6 +416,31 @@ def test_the_first_fold_does_not_look_like_a_manifest_that_is_lost(stored, root,
     monkeypatch.setattr(fold_module.losses, "collect", look)
     fold(root)
     assert [(manifest.version, manifest.events) for manifest in seen] == [(0, {})]
+
+
+def test_a_job_that_was_killed_as_it_wrote_its_version_stops_no_other(stored, root, monkeypatch):
+    monkeypatch.setattr(leftovers, "KEPT_S", -60.0)
+    stored.add({"celery": LIVES[:500]})
+    fold(root)
+    left = [root / "versions" / name for name in (".00000002.json.4711", ".nfs0001", ".DS_Store")]
+    for path in left:
+        path.write_bytes(b'{"tables_ver')
+    for place in range(500, len(LIVES), 500):
+        stored.add({"celery": LIVES[place : place + 500]})
+        fold(root)
+    compact(root)
+    check(root, {"celery": LIVES})
+    assert [path.exists() for path in left] == [False, True, True], "only what is ours is removed"
+
+
+def test_a_full_disk_leaves_no_part_of_a_file(tmp_path, monkeypatch):
+    def full(_descriptor):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        write_file(tmp_path / "a.json", b"{}")
+    assert not list(tmp_path.iterdir())
 
 
 def test_tables_of_an_older_release_are_made_anew_with_all_of_their_events(stored, root):
