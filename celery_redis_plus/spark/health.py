@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+from urllib.parse import urlsplit
 
 from celery_redis_plus.errors import InvalidArgument
 
@@ -110,6 +112,14 @@ def _escaped(name: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
+class _Server(ThreadingHTTPServer):
+    """A server at an address of IPv4, or of IPv6."""
+
+    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
+        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+        super().__init__(address, handler)
+
+
 @contextmanager
 def served(listen: str, health: Callable[[], Health]) -> Iterator[int]:
     """Serve `/health` (status 503 where it is not well) and `/metrics` at `HOST:PORT`; yield the port. '' serves nothing.
@@ -122,7 +132,7 @@ def served(listen: str, health: Callable[[], Health]) -> Iterator[int]:
         return
     host, _, port = listen.rpartition(":")
     try:
-        server = ThreadingHTTPServer((host.strip("[]") or "127.0.0.1", int(port)), _handler(health))
+        server = _Server((host.strip("[]") or "127.0.0.1", int(port)), _handler(health))
     except (ValueError, OSError, OverflowError) as error:
         raise InvalidArgument(f"--listen {listen!r}: {error}; allowed: HOST:PORT") from None
     thread = threading.Thread(target=server.serve_forever, name="health", daemon=True)
@@ -140,10 +150,10 @@ def _handler(health: Callable[[], Health]) -> type[BaseHTTPRequestHandler]:
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            now = health()
-            if self.path == "/health":
+            now, path = health(), urlsplit(self.path).path
+            if path == "/health":
                 self._answer(200 if now.well else 503, "application/json", json.dumps(now.status()))
-            elif self.path == "/metrics":
+            elif path == "/metrics":
                 self._answer(200, "text/plain; version=0.0.4; charset=utf-8", now.metrics())
             else:
                 self._answer(404, "text/plain; charset=utf-8", "/health, /metrics\n")
@@ -154,7 +164,11 @@ def _handler(health: Callable[[], Health]) -> type[BaseHTTPRequestHandler]:
             self.send_header("Content-Type", kind)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
-            self.wfile.write(body)
+            if self.command != "HEAD":
+                self.wfile.write(body)
+
+        def do_HEAD(self) -> None:
+            self.do_GET()
 
         def log_message(self, *_words: object) -> None:
             """Be silent: a scrape comes every few seconds."""

@@ -85,8 +85,9 @@ class Service:
                     self._say(said)
                 now = time.monotonic()
                 if now >= aggregation_at:
-                    self._aggregate(stop)
-                    aggregation_at, pause_s = now + pause_s, self._fresh_s
+                    # Behind as many events as one takes there may be more: the next one has them.
+                    many = self._aggregate(stop) >= EVENTS_IN_MEMORY // 2
+                    aggregation_at, pause_s = now + (0.0 if many else pause_s), self._fresh_s
                 if now >= line_at:
                     self._say(self.health.line((self.health.events - told) / LINE_EVERY_S))
                     line_at, told = now + LINE_EVERY_S, self.health.events
@@ -99,14 +100,14 @@ class Service:
             self._ingest.end()
         self._aggregate(stop)
 
-    def _aggregate(self, stop: threading.Event) -> None:
-        """Bring the tables up to date, and look how things are. The folder may be used by somebody else for a while."""
+    def _aggregate(self, stop: threading.Event) -> int:
+        """Put what is stored into the tables, look how things are; return how many events it were.
+
+        The folder may be used by somebody else for a while.
+        """
         error, events, began = "", 0, time.monotonic()
         try:
-            while new := fold(self.storage, most=EVENTS_IN_MEMORY, kept_s=self._kept_s).events:
-                events += new
-                if stop.is_set():
-                    break
+            events = fold(self.storage, most=EVENTS_IN_MEMORY, kept_s=self._kept_s).events
         except (CeleryRedisPlusError, OSError) as failed:
             error = str(failed)
             self._say(f"aggregation failed: {error}; it is tried again")
@@ -117,6 +118,7 @@ class Service:
             self.health = replace(self.health, error=error or str(failed))
             self._say(f"the state of the tables is unknown: {failed}; it is looked at again")
         give_back()
+        return events
 
     def _look(self, error: str, events: int, fold_s: float, *, ending: bool) -> None:
         manifest = Manifest.read(self.storage)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import errno
 import json
 import os
+import socket
 import sys
 import threading
 import time
 from contextlib import ExitStack
 from dataclasses import replace
 from urllib.error import HTTPError
-from urllib.request import urlopen
+from urllib.request import Request, urlopen
 
 import pytest
 
@@ -20,10 +21,12 @@ pytest.importorskip("pyarrow", reason="needs the extra `spark`")
 from celery_redis_plus.errors import InvalidArgument, TablesUnusable
 from celery_redis_plus.spark import service as service_module
 from celery_redis_plus.spark.checkpoint import position_in
+from celery_redis_plus.spark.fold import Folded
 from celery_redis_plus.spark.health import Health, served
 from celery_redis_plus.spark.ingest_process import IngestProcess
 from celery_redis_plus.spark.lag import Lag, Source
 from celery_redis_plus.spark.losses import TRIMMED, Loss
+from celery_redis_plus.spark.repartition import EVENTS_IN_MEMORY
 from celery_redis_plus.spark.roots import opened
 from celery_redis_plus.spark.service import Service
 from tests.support.event_streams import START_MS, add_events, lives
@@ -163,12 +166,43 @@ def test_health_and_metrics_are_served():
         assert "celery_redis_plus_spark_events_total 1234567891\n" in metrics
         assert 'celery_redis_plus_spark_lag_events{queue="gr\\\\udcf6n"} 1234568\n' in metrics
         assert json.loads(get("/health"))["lag"] == health.lag
+        for path in ("/health?verbose=1", "/metrics"):
+            with urlopen(Request(f"http://127.0.0.1:{port}{path}", method="HEAD"), timeout=30) as answer:
+                assert (answer.status, answer.read()) == (200, b"")
         health.ingesting = False
         for path, status in (("/health", 503), ("/x", 404)):
             with pytest.raises(HTTPError) as refused:
                 get(path)
             assert refused.value.code == status
             refused.value.close()
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="needs IPv6")
+def test_health_is_served_by_ipv6():
+    with served("[::1]:0", lambda: Health(1.0)) as port, pytest.raises(HTTPError) as refused:
+        urlopen(f"http://[::1]:{port}/health", timeout=30)
+    assert refused.value.code == 503
+    refused.value.close()
+
+
+def test_a_service_looks_around_while_more_and_more_comes(tmp_path, broker_url, monkeypatch):
+    """Storage is so slow that with each aggregation there are new events."""
+    stop, folds, kept_up = threading.Event(), [], []
+
+    def fold(*_arguments, **_options):
+        folds.append(1)
+        if len(folds) == 5:
+            stop.set()
+        return Folded(1, events=EVENTS_IN_MEMORY)
+
+    ingest = IngestProcess(IDLE, os.environ)
+    monkeypatch.setattr(service_module, "fold", fold)
+    monkeypatch.setattr(service_module, "POLL_S", 0.01)
+    monkeypatch.setattr(ingest, "keep_up", lambda: kept_up.append(len(folds)))
+    service = Service(tmp_path, Source(broker_url, "", "*"), ingest, fresh_s=60.0, say=print)
+    service.run(stop)
+    assert kept_up == [0, 1, 2, 3, 4]
+    assert service.health.events == 6 * EVENTS_IN_MEMORY
 
 
 @pytest.mark.parametrize("listen", ["x", "127.0.0.1:x", "127.0.0.1:99999999"])
@@ -185,6 +219,7 @@ def test_what_was_missed_before_a_start_is_soon_in_the_tables(tmp_path, broker_u
         times.append(time.monotonic())
         if len(times) == 3:
             stop.set()
+        return 0
 
     monkeypatch.setattr(service_module, "POLL_S", 0.02)
     monkeypatch.setattr(Service, "_aggregate", aggregate)
