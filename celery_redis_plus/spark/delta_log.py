@@ -26,8 +26,9 @@ from urllib.parse import urlsplit
 
 from pyarrow import fs
 
-from celery_redis_plus.errors import SparkUnavailable, TablesUnusable
+from celery_redis_plus.errors import CeleryRedisPlusError, InvalidArgument, SparkUnavailable, TablesUnusable
 from celery_redis_plus.installation import install_command
+from celery_redis_plus.spark.folder import TablesFolder
 from celery_redis_plus.spark.layers import EVENTS, LAYOUTS, Layers
 from celery_redis_plus.spark.losses import LOSS_COLUMNS
 from celery_redis_plus.spark.manifest import TABLES, UNFINISHED, Manifest
@@ -77,21 +78,32 @@ def switch_on(root: str | Path | Storage) -> list[Logged]:
         root: the folder of tables, or their URL. It may be empty yet.
 
     Raises:
+        InvalidArgument: Delta Lake cannot open a folder of this name.
         SparkUnavailable: the package `deltalake` is not installed.
         TablesUnusable: an aggregation or compaction runs there, or the tables are a copy.
     """
     _package()
     storage = opened(root)
+    if isinstance(storage, TablesFolder) and "%" in str(storage.root.absolute()):
+        # deltalake 1.6 reads it as a part of a URL twice, in which `%20` is a space.
+        raise InvalidArgument(f"{storage} has a % in its path, which Delta Lake cannot open; allowed is one without")
     with storage.locked():
         manifest = Manifest.read(storage)
         layers = Layers(storage, manifest.following())
         if bring_home(layers):
             manifest = layers.manifest
             manifest.write(storage)
-        if not is_on(storage):
+        was_on = is_on(storage)
+        if not was_on:
             # Not before: a job that finds it brings the logs to the current version.
             storage.write_json(DELTA, NO_LOGS)
-        follow(storage, manifest)
+        try:
+            follow(storage, manifest)
+        except (CeleryRedisPlusError, OSError):
+            if not was_on:
+                # Each job would fail likewise.
+                _remove(storage)
+            raise
     return [Logged(table, log.version(), *_counts(log)) for table, log in tables(storage).items()]
 
 

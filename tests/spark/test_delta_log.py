@@ -18,7 +18,7 @@ import pyarrow as pa
 from deltalake import DeltaTable, transaction
 from deltalake.exceptions import TableNotFoundError
 
-from celery_redis_plus.errors import SparkUnavailable, TablesUnusable
+from celery_redis_plus.errors import InvalidArgument, SparkUnavailable, TablesUnusable
 from celery_redis_plus.event_log.stream import EventLog
 from celery_redis_plus.spark import delta_log, jobs, leftovers
 from celery_redis_plus.spark import lease as lease_module
@@ -324,6 +324,30 @@ def test_one_that_lost_its_lease_commits_nothing(stored, url, monkeypatch):
     with pytest.raises(TablesUnusable, match="has taken over"):
         fold(store, most=1)
     assert same(url)["events"].num_rows == len(LIVES) - TRIMMED
+
+
+def test_a_folder_that_delta_lake_cannot_open_is_refused(tmp_path):
+    root = tmp_path / "a%20b"
+    StoredEvents(root).add({"celery": LIVES[:50]})
+    fold(root)
+    with pytest.raises(InvalidArgument, match="has a % in its path"):
+        delta_log.switch_on(root)
+    assert not delta_log.is_on(opened(root))
+
+
+@in_a_folder
+def test_logs_that_cannot_be_begun_are_not_on(stored, url, monkeypatch):
+    def fails(*_arguments, **_options):
+        raise OSError("no space left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(delta_log, "follow", fails)
+        with pytest.raises(OSError, match="no space left"):
+            delta_log.switch_on(url)
+    assert not delta_log.is_on(opened(url))
+    fold(url)
+    delta_log.switch_on(url)
+    assert delta_log.is_on(opened(url))
 
 
 @in_a_folder
