@@ -144,7 +144,7 @@ def frame(table: pa.Table) -> pd.DataFrame:
         elif pa.types.is_dictionary(field.type):
             column = column.cast(pa.string())
         table = table.set_column(place, field.name, column)
-    return table.to_pandas(coerce_temporal_nanoseconds=True)
+    return table.to_pandas()
 
 
 def codes(column: pa.ChunkedArray) -> tuple[NDArray[np.int64], list[str]]:

@@ -37,6 +37,7 @@ _BAD = pc.field("state").isin(["FAILED", "DEAD", "RETRIED", "RETRYABLE"]) | _DEA
 _MINUTE = timedelta(minutes=1)
 #: The first and the last year of a period: pandas has no times beyond 2262.
 YEARS = (1970, 2261)
+_BEYOND = pa.scalar(datetime(YEARS[1] + 1, 1, 1, tzinfo=UTC), MOMENT)
 
 
 @dataclass(frozen=True)
@@ -74,14 +75,11 @@ class Period:
         first_day, last_day = (moment.astimezone(UTC).date().isoformat() if moment else "" for moment in (self.start, last))
         return first_day, last_day or EVERY_DAY[1]
 
-    def holds(self, column: str) -> dataset.Expression | None:
-        """Return whether a time is in the period; None is always."""
-        conditions = []
-        if self.start:
-            conditions.append(pc.field(column) >= pa.scalar(self.start, MOMENT))
-        if self.end:
-            conditions.append(pc.field(column) < pa.scalar(self.end, MOMENT))
-        return _all(conditions)
+    def holds(self, column: str) -> dataset.Expression:
+        """Return whether a time is in the period: one that is not known, or is beyond `YEARS`, in none with such an end."""
+        of = pc.field(column)
+        before_end = of < pa.scalar(self.end, MOMENT) if self.end else of.is_null() | (of < _BEYOND)
+        return before_end & (of >= pa.scalar(self.start, MOMENT)) if self.start else before_end
 
     def touches(self, start: str, end: str) -> dataset.Expression | None:
         """Return whether a stretch of time, between two columns, has a part in the period; null is an open end."""
@@ -280,15 +278,19 @@ class _Messages:
 
 
 def bounds(snapshot: Snapshot, period: Period) -> pd.DataFrame:
-    """Return the start and the end of what the charts draw: of the period, without the time of which there are no tables."""
+    """Return the start and the end of what the charts draw: of the period, without the time of which there are no tables.
+
+    Without an end it is tomorrow at the latest: a server whose clock was years ahead stretches no chart.
+    """
     starts, ends = [], []
+    latest = period.end or datetime.now(UTC) + timedelta(days=1)
     for day in snapshot.first_and_last_day("queues"):
         for batch in snapshot.batches("queues", ("minute",), days=(day, day)):
             found = pc.min_max(batch.column("minute")).as_py()
             starts.append(found["min"])
             ends.append(found["max"] + _MINUTE)
     start = max([*([min(starts)] if starts else []), *([period.start] if period.start else [])], default=None)
-    end = min([*([max(ends)] if ends else []), *([period.end] if period.end else [])], default=None)
+    end = min(max(ends), latest) if ends else period.end
     moments = {name: [_without_zone(moment)] for name, moment in (("start", start), ("end", end))}
     return pd.DataFrame(moments, dtype="datetime64[ns]")
 
@@ -313,7 +315,9 @@ def levels_before(snapshot: Snapshot, start: pd.Timestamp) -> pd.DataFrame:
         if not sought:
             break
         columns = ("queue", "minute", "backlog", "backlog_change")
-        rows = frame(snapshot.read("queues", columns, pc.field("minute") >= minute, (day, day)))
+        rows = frame(
+            snapshot.read("queues", columns, (pc.field("minute") >= minute) & (pc.field("minute") < _BEYOND), (day, day))
+        )
         first = rows[rows["queue"].isin(sought)].sort_values("minute").drop_duplicates("queue")
         levels |= dict(zip(first["queue"], (first["backlog"] - first["backlog_change"]).tolist(), strict=True))
         sought -= set(first["queue"])

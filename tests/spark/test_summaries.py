@@ -232,3 +232,15 @@ def test_a_folder_without_tables_is_told_so(tmp_path):
     StoredEvents(tmp_path).add({"celery": lives(3)})
     with pytest.raises(TablesUnusable, match="aggregate"):
         Snapshot(tmp_path)
+
+
+def test_an_event_of_a_clock_that_was_centuries_ahead_spoils_no_report(tmp_path):
+    made = StoredEvents(tmp_path)
+    ahead_us = round(datetime(2300, 1, 1, tzinfo=UTC).timestamp() * 1e6)
+    made.add({"celery": lives(50), "other": [replace(event, ts=ahead_us) for event in lives(1)]})
+    fold(tmp_path)
+    first = BEGIN.replace(hour=0, minute=0)
+    for period in (Period(first, first + timedelta(days=1)), Period()):
+        figures = summaries(Snapshot(tmp_path), period=period)
+        assert "celery" in set(figures["by_queue"]["queue"])
+        assert report.render(figures).startswith("<!doctype html>")
