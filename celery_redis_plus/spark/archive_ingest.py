@@ -10,6 +10,7 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
 
 #: The numbers of events by queue and epoch.
 Known = dict[tuple[str, int], Numbers]
+#: Queue and epoch -> first and last numbers.
+Ranges = dict[tuple[str, int], list[tuple[int, int]]]
 _NAME = re.compile(r"finished-(\d+)-(\d+)\.parquet")
 
 
@@ -91,15 +94,12 @@ def _store_all(storage: Storage, batches: list[ArchivedFile], on_batch: Callable
     manifest = Manifest.read(storage)
     known = numbers_of(storage, [file for files in event_files(storage, manifest).values() for file in files])
     lost = [loss for loss in noted(storage, manifest) if loss.why in RANGES]
-    for loss in lost:
-        if loss.why in PARTS:
-            # What was removed stays so.
-            known.setdefault((loss.queue, loss.epoch), Numbers()).add(np.arange(loss.first or 0, (loss.last or 0) + 1))
+    removed = _removed(lost)
     offset = dict(position.offset(number) or {})
     for batch in batches:
         numbers = _numbers(batch)
         missing = list(_missing(batch, numbers, known, lost))
-        new = {key: of_epoch[~_present(known, key, of_epoch)] for key, of_epoch in numbers.items()}
+        new = {key: of_epoch[~_present(known, removed, key, of_epoch)] for key, of_epoch in numbers.items()}
         if any(map(len, new.values())) or missing or entry_id(offset.get(batch.queue, "0-0")) < batch.end:
             number += 1
             # A stream that was read further is not read again.
@@ -107,20 +107,16 @@ def _store_all(storage: Storage, batches: list[ArchivedFile], on_batch: Callable
             position.plan(number, offset)
 
             told = [*missing, *_supplied(new, lost)]
-            on_batch(number, _store(storage, position.run, number, batch, known, told, offset))
+            write = partial(_write, storage, batch, known, removed)
+            on_batch(number, store_batch(storage, position.run, number, write, lambda *_, told=told: told, offset))
             position.commit(number)
             lost += missing
         for key, of_epoch in numbers.items():
             known.setdefault(key, Numbers()).add(of_epoch)
 
 
-def _store(  # noqa: PLR0917 - a micro-batch is all that
-    storage: Storage, run: str, number: int, batch: ArchivedFile, known: Known, told: list[Loss], offset: dict[str, str]
-) -> Stored:
-    def write(place: str) -> None:
-        write_days(storage, _new_events(batch, known), place)
-
-    return store_batch(storage, run, number, write, lambda _files, _number: told, offset)
+def _write(storage: Storage, batch: ArchivedFile, known: Known, removed: Ranges, place: str) -> None:
+    write_days(storage, _new_events(batch, known, removed), place)
 
 
 def archived(folder: Path) -> list[ArchivedFile]:
@@ -155,11 +151,30 @@ def _numbers(batch: ArchivedFile) -> dict[tuple[str, int], NDArray[np.int64]]:
     return {(shown, int(epoch)): n[epochs == epoch] for epoch in np.unique(epochs)}
 
 
-def _present(known: Known, key: tuple[str, int], numbers: NDArray[np.int64]) -> NDArray[np.bool_]:
-    return known[key].has(numbers) if key in known else np.zeros(len(numbers), dtype=np.bool_)
+def _removed(losses: list[Loss]) -> Ranges:
+    """Return the ranges of numbers by queue and epoch that were removed, and stay so.
+
+    A loss tells the first and the last. What was trimmed between them was never there.
+    """
+    keys = {(loss.queue, loss.epoch) for loss in losses if loss.why in PARTS}
+    parts = [loss for loss in losses if loss.why in PARTS]
+    trimmed = [loss for loss in losses if loss.why == TRIMMED]
+    return {key: _outside(_ranges(parts, key), _ranges(trimmed, key)) for key in keys}
 
 
-def _new_events(batch: ArchivedFile, known: Known) -> Iterator[pa.RecordBatch]:
+def _present(known: Known, removed: Ranges, key: tuple[str, int], numbers: NDArray[np.int64]) -> NDArray[np.bool_]:
+    there: NDArray[np.bool_] = known[key].has(numbers) if key in known else np.zeros(len(numbers), dtype=np.bool_)
+    for first, last in removed.get(key, ()):
+        there |= (numbers >= first) & (numbers <= last)
+    return there
+
+
+def _ranges(losses: list[Loss], key: tuple[str, int]) -> list[tuple[int, int]]:
+    """Return the first and last numbers of the losses of an epoch."""
+    return [(loss.first or 0, loss.last or 0) for loss in losses if (loss.queue, loss.epoch) == key]
+
+
+def _new_events(batch: ArchivedFile, known: Known, removed: Ranges) -> Iterator[pa.RecordBatch]:
     """Yield the events of a batch that the tables do not have."""
     with parquet.ParquetFile(batch.path) as file:
         for events in file.iter_batches(batch_size=5000):
@@ -167,7 +182,7 @@ def _new_events(batch: ArchivedFile, known: Known) -> Iterator[pa.RecordBatch]:
             epochs, n = ints(pa.chunked_array([events.column("epoch")])), ints(pa.chunked_array([events.column("n")]))
             for epoch in np.unique(epochs):
                 own = epochs == epoch
-                present[own] = _present(known, (events.column("queue")[0].as_py(), int(epoch)), n[own])
+                present[own] = _present(known, removed, (events.column("queue")[0].as_py(), int(epoch)), n[own])
             if not present.all():
                 yield events.filter(pa.array(~present)).select(arrow_schema().names)
 
@@ -180,13 +195,22 @@ def _missing(
     for key, there in numbers.items():
         queue, epoch = key
         first = batch.before[1] + 1 if batch.before is not None and batch.before[0] == epoch else 1
-        wanted = np.arange(first, (batch.end[1] if batch.end[0] == epoch else int(there.max())) + 1)
-        gone = wanted[~np.isin(wanted, there) & ~_present(known, key, wanted)]
-        for loss in lost:
-            if (loss.queue, loss.epoch) == key:
-                gone = gone[(gone < (loss.first or 0)) | (gone > (loss.last or 0))]
-        for run in _runs(gone):
-            yield Loss(queue, TRIMMED, epoch, int(run[0]), int(run[-1]), len(run), None, None, now)
+        end = batch.end[1] if batch.end[0] == epoch else int(there.max())
+        edges = np.concatenate(([first - 1], np.sort(there), [end + 1]))
+        # Ranges, not numbers: millions may have expired.
+        gaps = [(int(edges[place]) + 1, int(edges[place + 1]) - 1) for place in np.flatnonzero(np.diff(edges) > 1).tolist()]
+        for low, high in _outside(gaps, _ranges(lost, key)):
+            numbers_there = np.arange(low, high + 1)
+            for run in _runs(numbers_there[~_present(known, {}, key, numbers_there)]):
+                yield Loss(queue, TRIMMED, epoch, int(run[0]), int(run[-1]), len(run), None, None, now)
+
+
+def _outside(ranges: list[tuple[int, int]], others: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the parts of ranges that are in none of others."""
+    for first, last in others:
+        parts = [((low, min(high, first - 1)), (max(low, last + 1), high)) for low, high in ranges]
+        ranges = [(low, high) for both in parts for low, high in both if low <= high]
+    return ranges
 
 
 def _supplied(new: dict[tuple[str, int], NDArray[np.int64]], lost: list[Loss]) -> Iterator[Loss]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import tracemalloc
 
 import pytest
 
@@ -17,10 +18,11 @@ from celery_redis_plus.spark import archive_ingest
 from celery_redis_plus.spark.archive_ingest import store_archive
 from celery_redis_plus.spark.checks import check
 from celery_redis_plus.spark.fold import fold
-from celery_redis_plus.spark.losses import TRIMMED, noted
+from celery_redis_plus.spark.losses import EXPIRED, TRIMMED, Loss, noted
 from celery_redis_plus.spark.manifest import TABLES, Manifest, files
 from celery_redis_plus.spark.snapshot import Snapshot
 from tests.support.event_streams import START_MS, add_events, lives
+from tests.support.stored_events import StoredEvents
 
 LIVES = lives(600)
 
@@ -135,6 +137,46 @@ def test_a_loss_that_an_archive_supplies_is_none_any_more(log, redis_client, bro
 
     figures = summaries.summaries(Snapshot(root), period=summaries.Period())
     assert ": 50 events were trimmed" in report.warning(figures)
+
+
+def test_millions_of_expired_events_take_no_memory(log, redis_client, tmp_path):
+    """A queue of eight events a second, after a year."""
+    root, archive, last = tmp_path / "tables", tmp_path / "archive", 250_000_000
+    stream = log.keys.queue("celery").events
+    add_events(redis_client, "celery", LIVES[:10])
+    redis_client.xtrim(stream, maxlen=0, approximate=False)
+    newest = f"{START_MS}-{last}"
+    redis_client.execute_command("XSETID", stream, newest, "ENTRIESADDED", last, "MAXDELETEDID", newest)
+    count = add_events(redis_client, "celery", lives(10, seed=2))
+    move_finished(log, ["celery"], archive, events=True)
+    StoredEvents(root).add({"mail": LIVES[:3]}, [Loss("celery", EXPIRED, START_MS, 1, last, last, None, None, 0)])
+    fold(root)
+    stored = []
+    tracemalloc.start()
+    try:
+        store_archive(root, archive, lambda _number, batch: stored.append(batch.rows))
+        assert tracemalloc.get_traced_memory()[1] < 64 * 1024 * 1024
+    finally:
+        tracemalloc.stop()
+    assert sum(stored) == count
+    fold(root)
+    assert [loss.why for loss in noted(root, Manifest.read(root))] == [EXPIRED]
+
+
+def test_an_archive_supplies_what_was_trimmed_among_removed_events(log, redis_client, tmp_path):
+    """A loss of removed events has their first and their last number."""
+    root, archive = tmp_path / "tables", tmp_path / "archive"
+    add_events(redis_client, "celery", LIVES)
+    move_finished(log, ["celery"], archive, events=True)
+    trimmed = Loss("celery", TRIMMED, START_MS, 11, 20, 10, None, None, 0)
+    removed = Loss("celery", EXPIRED, START_MS, 1, 30, 20, None, None, 0)
+    StoredEvents(root).add({"mail": LIVES[:3]}, [trimmed, removed])
+    fold(root)
+    store_archive(root, archive, lambda *_: None)
+    fold(root)
+    numbers = [row["n"] for row in rows_of(root, "events") if row["queue"] == "celery"]
+    assert [n for n in sorted(numbers) if n <= 31] == [*range(11, 21), 31]
+    assert [loss.why for loss in noted(root, Manifest.read(root))] == [EXPIRED]
 
 
 @pytest.mark.parametrize("place", ["folder", "s3"])
