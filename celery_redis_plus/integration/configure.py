@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from celery import Celery
 
+from celery_redis_plus.errors import OptionError
 from celery_redis_plus.integration import compat
 from celery_redis_plus.integration.app_connections import Connections, GroupOf, connections_of
 from celery_redis_plus.integration.bootstep import install_steps
@@ -58,10 +59,11 @@ def configure_app(
         app = configure_app(Celery("shop", broker="redis://localhost:6379/0"), accept={"orders": Order})
 
     Raises:
-        OptionError: an ack policy does not exist, or a limiter's rule is wrong;
+        OptionError: an argument is of another kind, an ack policy does not exist, or a limiter's rule is wrong;
             with the first connection, a value of `accept` is of another kind.
         UnsupportedVersion: this version of Celery does not fit.
     """
+    _check_kinds(app, revoke_removes, group_of, accept=accept, queue_ack_policies=queue_ack_policies, limiters=limiters)
     connections = connections_of(app)
     if connections is None:
         connections = Connections(app)
@@ -97,6 +99,19 @@ def configure_app(
     if FIXUP not in app.fixups:
         app.fixups = {*app.fixups, FIXUP}
     return app
+
+
+def _check_kinds(app: object, revoke_removes: object, group_of: object, **mappings: object) -> None:
+    """Refuse arguments of another kind, before anything is changed."""
+    given = [
+        ("app", app, isinstance(app, Celery), "a Celery app"),
+        ("revoke_removes", revoke_removes, isinstance(revoke_removes, bool), "True or False"),
+        ("group_of", group_of, group_of is None or callable(group_of), "a function of task, args and kwargs"),
+        *((name, value, value is None or isinstance(value, Mapping), "a mapping") for name, value in mappings.items()),
+    ]
+    for name, value, fits, allowed in given:
+        if not fits:
+            raise OptionError(f"configure_app: {name} is {value!r:.100}; allowed is {allowed}")
 
 
 def forget_connections(app: Celery) -> None:

@@ -8,7 +8,7 @@ import pytest
 from celery import Celery
 
 from celery_redis_plus import configure_app
-from celery_redis_plus.errors import InvalidAddress
+from celery_redis_plus.errors import InvalidAddress, OptionError
 from celery_redis_plus.integration.bootstep import STEP
 from celery_redis_plus.integration.configure import FIXUP
 
@@ -30,6 +30,26 @@ def test_app_is_returned_and_configured_once():
     assert vars(app)["_connection"] is connection
     assert app.steps["consumer"] == {STEP}
     assert FIXUP in app.fixups
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "allowed"),
+    [
+        ("accept", 5, "a mapping"),
+        ("queue_ack_policies", ["ack_first"], "a mapping"),
+        ("limiters", "api:10/s", "a mapping"),
+        ("revoke_removes", "no", "True or False"),
+        ("group_of", 3, "a function"),
+    ],
+)
+def test_an_argument_of_another_kind_is_refused(name, value, allowed):
+    with pytest.raises(OptionError, match=f"configure_app: {name} is .*; allowed is {allowed}"):
+        configure_app(make(broker_url="redis://h"), **{name: value})
+
+
+def test_what_is_no_app_is_refused():
+    with pytest.raises(OptionError, match="configure_app: app is 'shop'; allowed is a Celery app"):
+        configure_app("shop")
 
 
 @pytest.mark.parametrize("before", [True, False])
