@@ -31,6 +31,10 @@ def missing() -> str:
     return ""
 
 
+# Of the Java processes that tests start, and of those that only begin these.
+os.environ.setdefault("SPARK_CONF_DIR", str(HERE / "conf"))
+os.environ.setdefault("SPARK_LAUNCHER_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
 MISSING = missing()
 if MISSING and os.environ.get(REQUIRED):
     raise pytest.UsageError(f"{REQUIRED} is set, and Spark cannot run: {MISSING}")

@@ -258,7 +258,7 @@ def test_killed_at_any_step_it_is_exact(url, redis_client, broker_url, monkeypat
 
     count, kills = 0, 0
     for number in range(10):
-        count += add_events(redis_client, "celery", LIVES[number * 30 : number * 30 + 30])
+        count += add_events(redis_client, "celery", LIVES[number * 20 : number * 20 + 20])
         steps.left = 5 + 5 * number
         try:
             run()
