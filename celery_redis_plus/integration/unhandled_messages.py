@@ -18,7 +18,7 @@ from typing import Any
 
 from billiard.einfo import ExceptionInfo
 from billiard.exceptions import SoftTimeLimitExceeded
-from celery.exceptions import WorkerLostError, WorkerShutdown, WorkerTerminate
+from celery.exceptions import InvalidTaskError, NotRegistered, WorkerLostError, WorkerShutdown, WorkerTerminate
 from celery.worker.consumer import Gossip
 
 from celery_redis_plus.broker.consumers.last_error import failure_by, text_of
@@ -58,6 +58,8 @@ def contain_unhandled(consumer: Any) -> None:
     Has to be called before the consumer starts, which hands out its handlers.
     """
     wrap(consumer, "create_task_handler", _contained, consumer)
+    for refused in ("on_unknown_message", "on_unknown_task", "on_invalid_task"):
+        wrap(consumer, refused, _told)
     if worker_compat.has_threads(consumer.pool) or consumer.pool.is_green:
         wrap(consumer.pool, "apply_async", _apply_guarded, consumer)
     elif worker_compat.is_solo(consumer.pool):
@@ -78,6 +80,15 @@ def _contained(create: Callable[..., Any], consumer: Any, *args: Any, **named: A
                 raise
 
     return on_task_received
+
+
+def _told(refuse: Callable[..., Any], body: Any, message: Any, error: Exception | None = None) -> Any:
+    """Have the dead letter of a message that Celery refuses tell why: of a task that the worker does not know, for instance."""
+    if isinstance(message, Message):
+        if isinstance(error, KeyError):
+            error = NotRegistered(*error.args)
+        message.note_outcome("", failure_by(error or InvalidTaskError("it names no task")))
+    return refuse(body, message) if error is None else refuse(body, message, error)
 
 
 def _apply_guarded(apply: Callable[..., Any], consumer: Any, target: Callable[..., Any], *args: Any, **named: Any) -> Any:

@@ -95,6 +95,21 @@ def test_a_worker_goes_on_beside_every_odd_task(pool, acks_late, producer, celer
     assert "TypeError" in errors
 
 
+def test_the_dead_letter_of_a_refused_message_tells_why(producer, celery_app, celery_worker, notes):
+    app = celery_app()
+    app.send_task("shop.of_tomorrow", serializer="json")
+    app.send_task("c.note", ["good", "pickled"], serializer="pickle")
+    send(producer, "celery", "celery", {}, {"hello": 1})
+    app.send_task("c.note", ["good", "last"])
+    worker = celery_worker(pool="solo", config={"accept_content": ["json"]})
+    assert notes.wait_for("good", 1, 60, worker.tail) == {"last": 1}
+    letters = dead_letters_of(producer.channel)
+    wait_until(lambda: len(list(letters.all("celery"))) == 3, 30, worker.tail)
+    errors = sorted(letter.failure.text for letter in letters.all("celery"))
+    assert errors[0].startswith("ContentDisallowed: Refusing to deserialize")
+    assert errors[1:] == ["InvalidTaskError: it names no task", "NotRegistered: 'shop.of_tomorrow'"]
+
+
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("pool", ["threads", "solo", "gevent", "prefork", pytest.param("eventlet", marks=pytest.mark.weekly)])
 def test_a_worker_goes_on_when_results_could_not_be_stored(pool, celery_app, celery_worker, notes, redis_client):
