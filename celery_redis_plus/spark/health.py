@@ -21,6 +21,7 @@ class Health:
     Attributes:
         ingesting: whether its ingest runs.
         starts: how often that was started.
+        ingest_error: how it has ended, until it has stored something since.
         lag: events of each queue that are not stored yet; None where the broker does not answer.
         unreadable: queues whose events cannot be read, since somebody else has written their keys; the others are read.
         lag_seconds: how old the first of them is.
@@ -39,6 +40,7 @@ class Health:
     wanted_s: float
     ingesting: bool = False
     starts: int = 0
+    ingest_error: str = ""
     lag: Mapping[str, int] | None = None
     unreadable: Sequence[str] = ()
     lag_seconds: Mapping[str, float] = field(default_factory=dict)

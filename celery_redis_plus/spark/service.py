@@ -70,6 +70,7 @@ class Service:
         self._fresh_s = fresh_s
         self._kept_s = kept_s
         self._say = say
+        self._ingest_error = ""
         #: The tables have all that happened before, in seconds; 0 is not known.
         self._complete_to = 0.0
 
@@ -83,6 +84,7 @@ class Service:
             while not stop.is_set():
                 if said := self._ingest.keep_up():
                     self._say(said)
+                    self._ingest_error = said
                 now = time.monotonic()
                 if now >= aggregation_at:
                     # Behind as many events as one takes there may be more: the next one has them.
@@ -143,8 +145,11 @@ class Service:
         for loss in noted(self.storage, manifest):
             if loss.why not in HARMLESS:
                 losses[loss.why] += loss.count
+        if events or (lag is not None and not any(lag.events.values())):
+            self._ingest_error = ""
         self.health = replace(
             self.health,
+            ingest_error=self._ingest_error,
             ingesting=self._ingest.running,
             starts=self._ingest.starts,
             unreadable=tuple(unreadable),

@@ -111,6 +111,25 @@ def test_a_full_disk_does_not_end_it(service, monkeypatch):
     assert any("No space left" in line and line.endswith("it is looked at again") for line in service.said)
 
 
+def test_an_ingest_that_ends_again_and_again_is_told_until_all_is_stored(redis_client, broker_url, tmp_path):
+    count = add_events(redis_client, "celery", LIVES)
+    position, stop = position_in(opened(tmp_path)), threading.Event()
+    fails = IngestProcess((sys.executable, "-c", "raise SystemExit(3)"), os.environ)
+    service = Service(tmp_path, Source(broker_url, "", "*"), fails, fresh_s=0.2, say=print)
+    thread = threading.Thread(target=service.run, args=(stop,))
+    thread.start()
+    try:
+        wait_until(lambda: service.health.ingest_error.startswith("ingest ended with status 3"), PATIENCE_S)
+        assert service.health.lag == {"celery": count}
+        position.plan(0, {"celery": f"{START_MS}-{count}"})
+        position.commit(0)
+        wait_until(lambda: service.health.lag == {"celery": 0}, PATIENCE_S)
+        wait_until(lambda: not service.health.ingest_error, PATIENCE_S)
+    finally:
+        stop.set()
+        thread.join(PATIENCE_S)
+
+
 def test_at_its_end_it_does_not_ask_a_broker_that_may_hang(tmp_path, broker_url, monkeypatch):
     asked, stop = [], threading.Event()
 
