@@ -203,19 +203,20 @@ def _told_by(messages: pa.Table) -> pa.Table:
 
     They stand for those that have expired, and are before all others.
     """
-    tells = {
-        "published_at": [*DESCRIPTION_TYPES],
-        "last_delivery": ["worker"],
-        "last_at": ["last_event", "reason", "error", "target"],
-    }
+    tells = (
+        ("published", "published_at", tuple(DESCRIPTION_TYPES)),
+        ("claimed", "last_delivery", ("worker",)),
+        (None, "last_at", ("reason", "error", "target")),
+    )
     events = []
-    for number, (moment, columns) in enumerate(tells.items(), 1):
-        rows = messages.filter(messages.column(moment).is_valid())
-        name = pa.repeat({"published_at": "published", "last_delivery": "claimed"}.get(moment, ""), rows.num_rows)
-        told = {column: rows.column(column) for column in ["queue", "id", "date", "published_at", *columns]}
-        told["event"] = told.pop("last_event", name)
-        told |= {"ts": rows.column(moment), "epoch": pa.repeat(0, rows.num_rows), "n": pa.repeat(number, rows.num_rows)}
-        whole = {name: told.get(name, pa.nulls(rows.num_rows)) for name in EVENTS_SCHEMA.names}
+    for number, (name, moment, columns) in enumerate(tells, 1):
+        known = messages.column(moment).is_valid()
+        rows = messages.filter(pc.and_(known, messages.column("complete")) if name == "published" else known)
+        count = rows.num_rows
+        told = {column: rows.column(column) for column in ("queue", "id", "date", "published_at", *columns)}
+        told["event"] = rows.column("last_event") if name is None else pa.repeat(name, count)
+        told |= {"ts": rows.column(moment), "epoch": pa.repeat(0, count), "n": pa.repeat(number, count)}
+        whole = {column: told.get(column, pa.nulls(count)) for column in EVENTS_SCHEMA.names}
         events.append(pa.table(whole).cast(EVENTS_SCHEMA))
     return _folded(pa.concat_tables(events))
 
