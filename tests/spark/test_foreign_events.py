@@ -175,7 +175,7 @@ def test_a_batch_reads_the_others_and_a_named_queue_says_what_is_wrong(read, two
 def test_the_service_tells_once_which_queue_it_cannot_read(two_logs, redis_client, broker_url, tmp_path):
     said: list[str] = []
     idle = IngestProcess((sys.executable, "-c", "import sys; sys.stdin.read()"), os.environ)
-    service = Service(tmp_path, Source(broker_url, "", "*", "r"), idle, fresh_s=0.1, say=said.append)
+    service = Service(tmp_path, Source(broker_url, "", "*"), idle, fresh_s=0.1, say=said.append)
     stop = threading.Event()
     thread = threading.Thread(target=service.run, args=(stop,))
     redis_client.set("events:{bad}", "foreign")
