@@ -54,7 +54,7 @@ TOLD_ON = {
     "browse": "consumers.md#browsing-a-queue",
     "fence": "fencing.md",
     "limit": "limiters.md#inside-a-task",
-    "message": "lifecycle.md#one-message",
+    "message": "lifecycle.md#one-message-the-history-of-a-task",
     "send_many": "usage.md#publishing-many-tasks-at-once",
     "snooze": "retries.md#snooze-later-without-a-failure",
 }
