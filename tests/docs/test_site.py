@@ -77,6 +77,16 @@ SEARCHES = {
     "kill stuck task": "troubleshooting.html#a-task-is-lost",
     "namespace": "options.html#global_keyprefix",
     "autoscale": "kubernetes.html#how-many-workers",
+    "executed two times": "troubleshooting.html#a-task-runs-twice",
+    "duplicate task": "troubleshooting.html#a-task-runs-twice",
+    "rerun failed tasks": "dead-letters.html#listing",
+    "retry failed tasks": "dead-letters.html#listing",
+    "purge by task name": "command-line.html#delete",
+    "delete queued tasks by name": "command-line.html#delete",
+    "erase customer data": "security.html#personal-data",
+    "gdpr delete": "security.html#personal-data",
+    "task history": "lifecycle.html#one-message",
+    "who paused the queue": "command-line.html#who-did-what",
 }
 
 pytestmark = pytest.mark.skipif(not (find_spec("mkdocs") and find_spec("material")), reason="needs the extra docs")
