@@ -195,7 +195,8 @@ class CommandUnavailable(CeleryRedisPlusError, redis_errors.ResponseError):
 class ServerOutOfMemory(CeleryRedisPlusError, redis_errors.OutOfMemoryError):
     """The server reached its `maxmemory`; nothing was stored.
 
-    Workers go on, which frees memory. Otherwise raise `maxmemory` or add workers.
+    The server's words are `OOM command not allowed when used memory > 'maxmemory'`. Workers go on, which frees memory. Otherwise
+    raise `maxmemory` or add workers.
     """
 
     remedy = "raise maxmemory, or let workers drain the queues"
