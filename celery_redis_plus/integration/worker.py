@@ -28,7 +28,7 @@ from celery_redis_plus.integration.request_sets import let_threads_change_reques
 from celery_redis_plus.integration.requests import install_immediate_acks, install_request_class
 from celery_redis_plus.integration.scheduled import install_inspect
 from celery_redis_plus.integration.unhandled_messages import contain_unhandled
-from celery_redis_plus.integration.worker_heartbeats import bound_worker_events
+from celery_redis_plus.integration.worker_events import bound_worker_events
 from celery_redis_plus.integration.worker_metrics import MetricsServer, serve_metrics
 from celery_redis_plus.integration.worker_settlements import listen_to_children
 from celery_redis_plus.maintenance.process_services import set_keeper
