@@ -250,6 +250,7 @@ def test_a_countdown_tells_when_a_message_was_due(stored, root):
     assert rows["celery", at_once[0].id]["eta"] is None
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(("few_or_many", "most_new"), [("few", 20), ("many", -1), ("many", 10**6)], indirect=["few_or_many"])
 def test_messages_that_wait_for_days_are_exact_whatever_happens_to_them(stored, root, few_or_many, monkeypatch, most_new):
     """They come due, are tried again days later, are cancelled long before, or wait for longer than a year."""

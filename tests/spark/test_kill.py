@@ -57,6 +57,7 @@ def test_a_killed_ingest_loses_and_doubles_nothing(spark, start, redis_client, b
         assert redis_client.xlen(log.keys.queue("celery").events) <= 100
 
 
+@pytest.mark.weekly
 def test_an_ingest_outlives_a_restart_of_the_server_and_ends_at_sigterm(start, tmp_path):
     events, root = lives(300), tmp_path / "tables"
     with new_server({"appendonly": "yes", "appendfsync": "always"}) as server:

@@ -171,7 +171,7 @@ class Steps:
         return run
 
 
-@pytest.mark.sample(1)
+@pytest.mark.weekly
 @pytest.mark.parametrize("seed", range(2))
 def test_killed_at_any_step_it_is_exact(s3, redis_client, broker_url, monkeypatch, seed):
     monkeypatch.setattr(leftovers, "KEPT_S", -60.0)

@@ -45,6 +45,7 @@ def test_the_next_reader_of_a_damaged_durable_subscriber_misses_nothing(connect,
     inbox.drain(1)
     connection.close()
     send(publisher, 2)
+    wait_until(lambda: [one.state for one in publisher.fanout_subscribers("news")] == ["left"])
     for name in redis_client.hkeys(RECORDS):
         redis_client.hset(RECORDS, name, text)
     assert publisher.fanout_subscribers("news") == []

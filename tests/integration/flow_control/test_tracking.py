@@ -167,6 +167,8 @@ def test_the_state_has_a_ttl(connection, channel, redis_client):
 
 def test_many_deliveries_share_one_thread_and_two_connections(connection, channel, redis_client):
     declare(channel, "q")
+    # That of another test ends by itself.
+    before = threading.enumerate()
     deliveries = [publish(connection, number, routing_key="q") for number in range(20)]
     done = []
     for delivery in deliveries:
@@ -175,7 +177,9 @@ def test_many_deliveries_share_one_thread_and_two_connections(connection, channe
         channel.basic_get("q").ack()
     wait_until(lambda: len(done) == 20)
     assert {delivery.id for delivery in done} == {delivery.id for delivery in deliveries}
-    wait_until(lambda: not [t for t in threading.enumerate() if t.name == "celery-redis-plus-deliveries"])
+    own = [thread for thread in threading.enumerate() if thread not in before and thread.name == "celery-redis-plus-deliveries"]
+    assert len(own) <= 1
+    wait_until(lambda: not any(thread.is_alive() for thread in own))
 
 
 def test_a_lost_connection_delays_the_answer_and_does_not_lose_it(connection, channel, redis_client):
