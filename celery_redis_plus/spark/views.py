@@ -21,11 +21,19 @@ if TYPE_CHECKING:
 
 #: The views, in an order in which each may use those before it. The files have a text each, which Spark and DuckDB understand.
 VIEWS = ("attempts", "deaths", "slo", "hourly", "workflow", "deploys")
-#: A function that the views use, and in which the dialects differ.
-_DUCKDB_SECONDS = "CREATE MACRO seconds_between(begin_at, end_at) AS (epoch_us(end_at) - epoch_us(begin_at)) / 1e6"
-_SPARK_SECONDS = (
-    "CREATE OR REPLACE TEMPORARY FUNCTION seconds_between(begin_at TIMESTAMP, end_at TIMESTAMP) RETURNS DOUBLE "
-    "RETURN (unix_micros(end_at) - unix_micros(begin_at)) / 1e6"
+#: A message has failed that is `MOVED` for another reason than a newer one: it is a dead letter in another queue.
+_HAS_FAILED = "(state IN ('FAILED', 'DEAD') OR (state = 'MOVED' AND reason <> 'replaced'))"
+#: Functions that the views use, in which the dialects differ.
+_DUCKDB_FUNCTIONS = (
+    "CREATE MACRO seconds_between(begin_at, end_at) AS (epoch_us(end_at) - epoch_us(begin_at)) / 1e6",
+    f"CREATE MACRO has_failed(state, reason) AS {_HAS_FAILED}",
+)
+_SPARK_FUNCTIONS = (
+    (
+        "CREATE OR REPLACE TEMPORARY FUNCTION seconds_between(begin_at TIMESTAMP, end_at TIMESTAMP) RETURNS DOUBLE "
+        "RETURN (unix_micros(end_at) - unix_micros(begin_at)) / 1e6"
+    ),
+    f"CREATE OR REPLACE TEMPORARY FUNCTION has_failed(state STRING, reason STRING) RETURNS BOOLEAN RETURN {_HAS_FAILED}",
 )
 
 
@@ -53,7 +61,8 @@ def connected(snapshot: Snapshot) -> Any:
     connection.register("losses", snapshot.losses())
     if (checks := snapshot.checks()) is not None:
         connection.register(CHECKS.partition(".")[0], checks)
-    connection.execute(_DUCKDB_SECONDS)
+    for function in _DUCKDB_FUNCTIONS:
+        connection.execute(function)
     for view in VIEWS:
         connection.execute(f"CREATE VIEW {view} AS {text(view)}")
     return connection
@@ -103,6 +112,7 @@ def register_views(spark: SparkSession, root: str | Path) -> None:
     folder = folder_of(root, NO_JAVA_READER)
     for table in (EVENTS, *TABLES, "losses"):
         tables.read(spark, folder, table).createOrReplaceTempView(table)
-    spark.sql(_SPARK_SECONDS)
+    for function in _SPARK_FUNCTIONS:
+        spark.sql(function)
     for view in VIEWS:
         spark.sql(text(view)).createOrReplaceTempView(view)

@@ -4,6 +4,6 @@ SELECT
     task, queue, state, coalesce(reason, last_event) AS reason, split_part(error, ':', 1) AS exception,
     count(*) AS messages, min(finished_at) AS first_at, max(finished_at) AS last_at
 FROM messages
-WHERE state IN ('FAILED', 'DEAD') OR (state = 'MOVED' AND reason <> 'replaced')
+WHERE has_failed(state, reason)
 GROUP BY task, queue, state, coalesce(reason, last_event), split_part(error, ':', 1)
 ORDER BY messages DESC, task, queue, state, reason, exception

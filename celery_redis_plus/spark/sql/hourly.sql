@@ -2,7 +2,7 @@
 -- letters that went to another queue have failed.
 SELECT
     date_trunc('hour', published_at) AS hour, queue, task, count(*) AS messages,
-    sum(CASE WHEN state IN ('FAILED', 'DEAD') OR (state = 'MOVED' AND reason <> 'replaced') THEN 1 ELSE 0 END) AS failed,
+    sum(CASE WHEN has_failed(state, reason) THEN 1 ELSE 0 END) AS failed,
     percentile_disc(0.5) WITHIN GROUP (ORDER BY wait_s) AS wait_p50_s,
     percentile_disc(0.95) WITHIN GROUP (ORDER BY wait_s) AS wait_p95_s,
     percentile_disc(0.99) WITHIN GROUP (ORDER BY wait_s) AS wait_p99_s,

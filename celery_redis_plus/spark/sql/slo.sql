@@ -12,6 +12,6 @@ SELECT
     avg(CASE WHEN first_wait_s <= 60 THEN 1e0 ELSE 0e0 END) AS delivered_in_60_s,
     avg(CASE WHEN first_wait_s <= 600 THEN 1e0 ELSE 0e0 END) AS delivered_in_600_s,
     avg(CASE WHEN state = 'COMPLETED' THEN 1e0 ELSE 0e0 END) AS completed,
-    avg(CASE WHEN state IN ('FAILED', 'DEAD') OR (state = 'MOVED' AND reason <> 'replaced') THEN 1e0 ELSE 0e0 END) AS failed
+    avg(CASE WHEN has_failed(state, reason) THEN 1e0 ELSE 0e0 END) AS failed
 FROM waits
 GROUP BY date, queue, task
