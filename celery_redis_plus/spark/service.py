@@ -70,7 +70,6 @@ class Service:
         self._fresh_s = fresh_s
         self._kept_s = kept_s
         self._say = say
-        self._ingest_error = ""
         #: The tables have all that happened before, in seconds; 0 is not known.
         self._complete_to = 0.0
 
@@ -84,7 +83,7 @@ class Service:
             while not stop.is_set():
                 if said := self._ingest.keep_up():
                     self._say(said)
-                    self._ingest_error = said
+                    self.health = replace(self.health, ingest_error=said)
                 now = time.monotonic()
                 if now >= aggregation_at:
                     # Behind as many events as one takes there may be more: the next one has them.
@@ -125,10 +124,11 @@ class Service:
     def _look(self, error: str, events: int, fold_s: float, *, ending: bool) -> None:
         manifest = Manifest.read(self.storage)
         lag: Lag | None = None
-        with suppress(CeleryRedisPlusError):
-            position = position_in(self.storage)
-            # At its end it does not wait for a broker that hangs.
-            lag = None if ending else lag_of(self._source, position.offset(position.stored()) or {})
+        # At its end it does not wait for a broker that hangs.
+        if not ending:
+            with suppress(CeleryRedisPlusError):
+                position = position_in(self.storage)
+                lag = lag_of(self._source, position.offset(position.stored()) or {})
         unreadable = dict.fromkeys(self.health.unreadable) if lag is None else lag.unreadable
         if new := [queue for queue in unreadable if queue not in self.health.unreadable]:
             self._say(f"the events of {', '.join(map(repr, new))} cannot be read, others are: {unreadable[new[0]]}")
@@ -145,11 +145,10 @@ class Service:
         for loss in noted(self.storage, manifest):
             if loss.why not in HARMLESS:
                 losses[loss.why] += loss.count
-        if events or (lag is not None and not any(lag.events.values())):
-            self._ingest_error = ""
+        goes_on = events or (lag is not None and not any(lag.events.values()))
         self.health = replace(
             self.health,
-            ingest_error=self._ingest_error,
+            ingest_error="" if goes_on else self.health.ingest_error,
             ingesting=self._ingest.running,
             starts=self._ingest.starts,
             unreadable=tuple(unreadable),

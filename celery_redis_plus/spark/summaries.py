@@ -309,15 +309,13 @@ def levels_before(snapshot: Snapshot, start: pd.Timestamp) -> pd.DataFrame:
     It is what the queue has at last, or what it had before its next event. So the days from then on are read, and none before.
     """
     begin = start.floor("min")
-    minute = pa.scalar(begin.to_pydatetime().replace(tzinfo=UTC), MOMENT)
+    since = Period(begin.to_pydatetime().replace(tzinfo=UTC))
     levels, sought = snapshot.backlogs(), set(snapshot.backlogs())
     for day in snapshot.days("queues", since=begin.date().isoformat()):
         if not sought:
             break
         columns = ("queue", "minute", "backlog", "backlog_change")
-        rows = frame(
-            snapshot.read("queues", columns, (pc.field("minute") >= minute) & (pc.field("minute") < _BEYOND), (day, day))
-        )
+        rows = frame(snapshot.read("queues", columns, since.holds("minute"), (day, day)))
         first = rows[rows["queue"].isin(sought)].sort_values("minute").drop_duplicates("queue")
         levels |= dict(zip(first["queue"], (first["backlog"] - first["backlog_change"]).tolist(), strict=True))
         sought -= set(first["queue"])
