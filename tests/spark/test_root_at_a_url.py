@@ -187,14 +187,14 @@ def test_killed_at_any_step_it_is_exact(s3, redis_client, broker_url, monkeypatc
         compact(store)
 
     count, kills = 0, 0
-    for number in range(10):
-        count += add_events(redis_client, "celery", LIVES[number * 20 : number * 20 + 20])
+    for number in range(14):
+        count += add_events(redis_client, "celery", LIVES[number * 30 : number * 30 + 30])
         steps.left = 3 + 4 * number + seed
         try:
             run()
         except KilledError:
             kills += 1
-    assert kills > 6
+    assert kills > 8
     steps.left = 10**9
     run()
     exact(s3.url, count)
