@@ -193,8 +193,8 @@ class Options:
     """The bytes from the end of a failed task's traceback that [its message and dead letter
     keep](dead-letters.md#the-exception-and-its-traceback)."""
     release: str | None = option(text("a text of up to 100 characters", r"(?s:.{1,100})"), None, none="dead letters have none")
-    """The release of the application, such as a commit, by which dead letters [can be
-    selected](retries.md#dead-letters-by-exception)."""
+    """The release of the application, such as a commit. `consumers` shows it for each consumer, and dead letters [can be
+    selected](retries.md#dead-letters-by-exception) by it."""
     event_log_sample: float = option(number(0.001, 1), 1)
     """The share of messages whose events are written, each with all of them."""
     event_log_events: tuple[str, ...] | None = option(names(*_EVENTS), None, none="all")

@@ -106,6 +106,8 @@ CONSUMER_FIELDS = {
     "pid": "Its process id.",
     "state": "`with_credit`, `notified` or `not interested`.",
     "timeout": "How long its process may be silent, ms.",
+    "release": "The application's release (option `release`).",
+    "version": "This package's version.",
 }
 
 #: Fields of `leader:{presence}`.

@@ -87,7 +87,9 @@ class ConsumerSession:
 
     def _make_claims(self) -> None:
         options, service = self.options, self.service
-        self.consumers = Consumers(self.commands, self.keys, process=service.name, timeout_s=options.consumer_heartbeat_timeout)
+        self.consumers = Consumers(
+            self.commands, self.keys, process=service.name, timeout_s=options.consumer_heartbeat_timeout, release=options.release
+        )
         self._numbers = itertools.count(1)
         self.acknowledger = Acknowledger(
             self.commands,

@@ -186,7 +186,7 @@ class Tasks:
     def consumer_lists(self) -> ConsumerLists:
         """Keeps the lists of consumers true."""
         timeout_s = self._options.consumer_heartbeat_timeout
-        consumers = Consumers(self.commands, self._keys, process=self._name, timeout_s=timeout_s)
+        consumers = Consumers(self.commands, self._keys, process=self._name, timeout_s=timeout_s, release=self._options.release)
         return ConsumerLists(
             consumers, self.consumed, self.unacked_messages, self._topology, timeout_s=timeout_s,
             note_id=self._redeclared.note_id,

@@ -25,6 +25,7 @@ from celery_redis_plus.errors import AccessRefused, ResourceLocked
 from celery_redis_plus.keys import decode_name
 from celery_redis_plus.scripts import script
 from celery_redis_plus.stored_message import stored_number
+from celery_redis_plus.version import __version__
 
 if TYPE_CHECKING:
     from celery_redis_plus.connection.command_connection import CommandConnection
@@ -144,17 +145,27 @@ class ConsumerRecord:
     held: int
     #: It is the one that gets the messages of a queue with a single active consumer.
     active: bool
+    #: That of the application (option `release`), and this package's version; empty where they are not told.
+    release: str
+    version: str
 
 
 class Consumers:
     """Lists of consumers over one connection."""
 
-    def __init__(self, commands: CommandConnection, keys: Keys, *, process: str = "", timeout_s: float = 60.0) -> None:
-        """Use `commands`. Those that join are of `process`, and are dead when that is silent for `timeout_s` seconds."""
+    def __init__(
+        self, commands: CommandConnection, keys: Keys, *, process: str = "", timeout_s: float = 60.0, release: str | None = None
+    ) -> None:
+        """Use `commands`.
+
+        Those that join are of `process` and of the application's `release`, and are dead when the process is silent for
+        `timeout_s` seconds.
+        """
         self._commands = commands
         self._keys = keys
         self._timeout_ms = int(timeout_s * 1000)
         self._process = process
+        self._release = release or ""
         self._failures = QueueFailures(commands, logger, "has a list of consumers that cannot be kept")
 
     def join(self, consumer: Consumer, *, have_ended: HaveEnded | None = None) -> bool:
@@ -172,7 +183,7 @@ class Consumers:
         """
         fields: tuple[Argument, ...] = (
             *("tag", consumer.tag, "process", self._process, "host", socket.gethostname(), "pid", os.getpid()),
-            *("state", consumer.state(), "timeout", self._timeout_ms),
+            *("state", consumer.state(), "timeout", self._timeout_ms, "release", self._release, "version", __version__),
         )
         deadline, looks_again = time.monotonic() + DEAD_WITHIN_S, have_ended is not None
         while True:
@@ -290,4 +301,6 @@ def _record(
         last_heard=time_of_ms(number(b"heard")),
         held=held[name.partition(CONSUMER_ID_SEPARATOR.encode())[0]],
         active=name == active,
+        release=text(b"release"),
+        version=text(b"version"),
     )

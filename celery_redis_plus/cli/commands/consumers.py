@@ -16,7 +16,7 @@ from celery_redis_plus.cli.target import Target, with_target
 if TYPE_CHECKING:
     from celery_redis_plus.broker.consumers.registry import ConsumerRecord
 
-HEAD = ("QUEUE", "CONSUMER", "HOST", "PID", "PRIORITY", "STATE", "HELD", "SINCE", "HEARD", "ACTIVE")
+HEAD = ("QUEUE", "CONSUMER", "HOST", "PID", "PRIORITY", "STATE", "HELD", "SINCE", "HEARD", "ACTIVE", "RELEASE", "VERSION")
 
 
 @click.command(short_help="List the consumers of queues.")
@@ -27,7 +27,8 @@ def command(target: Target, *, queues: tuple[str, ...], as_json: bool) -> None:
     """List the live consumers of queues. QUEUE is a name or a pattern such as 'shop.*'; all queues without one.
 
     It shows where they run, their priority and state, how many messages they hold, since when they consume, and when they were
-    last heard of. ACTIVE is the one that gets messages in a queue with a single active consumer.
+    last heard of. ACTIVE is the one that gets messages in a queue with a single active consumer. RELEASE is the app's option
+    release, VERSION that of celery-redis-plus.
 
     --json prints one object a consumer, one a line.
     """
@@ -40,4 +41,17 @@ def _row(one: ConsumerRecord) -> list[Any]:
     now = datetime.now(UTC)
     since, heard = (span(max(0.0, (now - at).total_seconds())) for at in (one.since, one.last_heard))
     active = "yes" if one.active else None
-    return [one.queue, one.id, one.host, str(one.pid), one.priority, one.state, one.held, since, heard, active]
+    return [
+        one.queue,
+        one.id,
+        one.host,
+        str(one.pid),
+        one.priority,
+        one.state,
+        one.held,
+        since,
+        heard,
+        active,
+        one.release or None,
+        one.version or None,
+    ]
