@@ -3,7 +3,11 @@
 WITH RECURSIVE tasks AS (
     SELECT *
     FROM (
-        SELECT *, row_number() OVER (PARTITION BY task_id ORDER BY published_at DESC, id DESC) AS place
+        SELECT
+            root_id, task_id, task, queue, state, published_at, finished_at, wait_s, run_s,
+            -- A task that replaces itself (`Task.replace`) is the parent of its next message.
+            max(CASE WHEN parent_id <> task_id THEN parent_id END) OVER (PARTITION BY task_id) AS parent_id,
+            row_number() OVER (PARTITION BY task_id ORDER BY published_at DESC, id DESC) AS place
         FROM messages
         WHERE task_id IS NOT NULL
     ) AS numbered
