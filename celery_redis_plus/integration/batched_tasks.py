@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
+from celery_redis_plus.broker.consumers.last_error import failure_of, text_of
 from celery_redis_plus.integration import worker_compat
 from celery_redis_plus.integration.lease_guard import has_lease, was_given_back
 from celery_redis_plus.integration.patching import wrap
@@ -60,15 +61,20 @@ def _flush(flush: Callable[[list[Any]], Any], pool: Any, requests: Iterable[Any]
         message.delivered_by.consumer_session.service.unhandled_in_a_row = 0
     job = flush(batch)
     if worker_compat.drops_waiting_jobs(pool):
-        worker_compat.JOB_ERROR_CALLBACK.set(job, partial(_return_all, ours))
+        worker_compat.JOB_ERROR_CALLBACK.set(job, partial(_end_lost, ours))
         # The job has the messages, so they may not have the job.
         _jobs.update((request.message, weakref.ref(job)) for request in ours)
     return job
 
 
-def _return_all(requests: list[Any], _: Any) -> None:
-    """Send messages back whose pool process has died: the plugin does not settle them."""
+def _end_lost(requests: list[Any], died: Any) -> None:
+    """Send messages back whose pool process has died: the plugin does not settle them. Those acked early have failed."""
+    # billiard's `ExceptionInfo`, the exception in it perhaps in another wrapper (`celery.worker.request.Request.on_failure`).
+    error = getattr(died.exception, "exc", died.exception)
     for request in requests:
-        if not request.message.acknowledged:
-            request.message.mark_failed()
-            request.message.requeue()
+        message = request.message
+        if not message.acknowledged:
+            message.mark_failed()
+            message.requeue()
+        elif not request.task.acks_late:
+            message.tell_failed("failure", failure_of(type(error).__name__, text_of(error)))

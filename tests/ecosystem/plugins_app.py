@@ -77,6 +77,11 @@ with suppress(ImportError):
             client.rpush("batch:begun", len(requests))
         os.kill(os.getpid(), signal.SIGKILL)
 
+    @app.task(name="p.batched_early_poison", base=Batches, flush_every=3, flush_interval=1, shared=False)
+    def batched_early_poison(requests: list[Any]) -> None:
+        """Kill the process that runs it, behind the ack."""
+        os.kill(os.getpid(), signal.SIGKILL)
+
 
 with suppress(ImportError):
     from celery_once import QueueOnce

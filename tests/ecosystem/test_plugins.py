@@ -14,6 +14,7 @@ from typing import ClassVar
 import msgpack
 import pytest
 
+from celery_redis_plus.events import decode
 from tests.support.connection_kills import kill_connections
 from tests.support.waiting import wait_until
 
@@ -103,6 +104,21 @@ def test_a_batch_that_kills_its_process_ends_at_the_delivery_limit(plugins, plug
     wait_until(lambda: redis_client.zcard("dead:{celery}") == 3, 30, worker.tail)
     assert redis_client.llen("batch:begun") == 2
     assert worker.running
+
+
+def test_the_events_tell_of_a_batch_that_was_acked_and_killed_its_process(plugins, plugins_worker, broker_url, redis_client):
+    pytest.importorskip("celery_batches", reason="celery-batches is not installed: tox -e ecosystem")
+    worker = plugins_worker(pool="prefork", env={"CRP_TEST_BROKER": f"{broker_url}?event_log=true"})
+    plugins.app.conf.broker_transport_options = {"event_log": True}
+    for number in range(3):
+        plugins.batched_early_poison.delay(number)
+
+    def ends():
+        values = [decode(fields[b"v"]) for _, fields in redis_client.xrange("events:{celery}")]
+        return [(event.event, event.reason, (event.error or "").partition(":")[0]) for event in values[-6:]]
+
+    early, failed = ("acked", "early", ""), ("failed", "failure", "WorkerLostError")
+    wait_until(lambda: ends() == [early] * 3 + [failed] * 3, 30, worker.tail)
 
 
 def test_celery_once_refuses_a_second_task_of_the_same_arguments(plugins, plugins_worker):
