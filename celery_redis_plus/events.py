@@ -194,6 +194,8 @@ TRANSITIONS = {transition.event: transition for transition in _TRANSITIONS}
 COMPLETED, FAILED = "COMPLETED", "FAILED"
 #: Reasons of an ack whose message is `COMPLETED`.
 COMPLETING = ("", "ignored", "early")
+#: Reasons of the events behind which a message is delivered again, or is dead, where its delivery has failed.
+FAILED_DELIVERY = ("rejected", "heartbeat_lost", "connection_lost", "delivery_limit", "retry_policy", "consumer_timeout")
 
 
 def shown_state(state: str, *, event: str, reason: str, tried: bool) -> str:

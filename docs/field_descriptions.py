@@ -169,7 +169,7 @@ EVENT_REASONS = {
     "early": "`acked`: before the work began. If that fails, `failed` follows.",
     "heartbeat_lost": "`recovered`, `dead_lettered`: no heartbeat moved its deadline on.",
     "not_begun": "`recovered`: its consumer was lost before it began it: no failure.",
-    "connection_lost": "`recovered`: its session broke; `recovered`, `retried`: its process had no connection.",
+    "connection_lost": "`recovered`, `retried`: its process had no connection any more.",
     "handed_back": "`requeued`: claimed and not started; `retried`: by a process that already works on it.",
     "kicked": "`requeued`: an operator took it from its consumer.",
     "rejected": "`requeued`, `retried`, `dead_lettered`: the consumer rejected it.",

@@ -27,7 +27,7 @@ for i = 1, #page, 2 do
   if fields[1] == ARGV[1] and fields[2] and not known[tag] then
     if contained(queue, tag, now_ms(), return_to_queue, queue, tag, fields[2], fields[3], ttl) ~= 'damaged' then
       redis.call('HDEL', hash, 'score', 'delay', 'owner')
-      log_event(KEYS[7], tag, 'recovered', { reason = 'connection_lost' })
+      log_event(KEYS[7], tag, 'recovered', { reason = 'not_begun' })
     end
     redis.call('ZREM', KEYS[2], tag)
     returned = returned + 1

@@ -6,12 +6,9 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
-from celery_redis_plus.events import CLAIMED, DEAD, DELAYED, GONE, READY, TRANSITIONS, Column, Event, shown_state
+from celery_redis_plus.events import CLAIMED, DEAD, DELAYED, FAILED_DELIVERY, GONE, READY, TRANSITIONS, Column, Event, shown_state
 
 #: The columns of a row.
-#: Reasons of an event that ends a delivery, where the delivery failed.
-FAILED_REASONS = frozenset(("rejected", "heartbeat_lost", "delivery_limit", "retry_policy", "consumer_timeout"))
-
 FINISHED = (
     Column("id", "text", "The message's id."),
     Column("task_id", "text", "Celery's task id."),
@@ -101,4 +98,4 @@ def row(path: Sequence[Event]) -> dict[str, Any]:
 
 
 def _is_failure(event: Event) -> bool:
-    return event.event in ("recovered", "requeued", "retried", "dead_lettered") and event.reason in FAILED_REASONS
+    return event.event in ("recovered", "requeued", "retried", "dead_lettered") and event.reason in FAILED_DELIVERY

@@ -109,9 +109,8 @@ def retry_storms(tasks: pd.DataFrame, limits: Thresholds) -> Iterator[Finding]:
 
 def failing_workers(workers: pd.DataFrame, limits: Thresholds) -> Iterator[Finding]:
     """Workers that fail `failure_factor` times as often as all, by more than chance explains."""
-    failures = workers["failed"] + workers["dead"]
-    figures = {"count": ("delivered", "sum"), "failures": ("failures", "sum"), "since": ("minute", "min")}
-    each = workers.assign(failures=failures).groupby("worker").agg(**figures)
+    figures = {"count": ("delivered", "sum"), "failures": ("failed_deliveries", "sum"), "since": ("minute", "min")}
+    each = workers.groupby("worker").agg(**figures)
     usual = each["failures"].sum() / max(each["count"].sum(), 1)
     for worker, row in each.iterrows():
         count = int(row["count"])

@@ -28,7 +28,7 @@ from celery_redis_plus.spark.roots import opened
 from celery_redis_plus.spark.storage import COMMITTED, Storage
 
 #: Layout of the folder and columns of the tables. An aggregation rebuilds tables of an older version from `events`.
-TABLES_VERSION = 6
+TABLES_VERSION = 7
 #: Manifests from this version of the tables on have the fields of `Manifest`.
 OLDEST_OF_THESE_FIELDS = 3
 

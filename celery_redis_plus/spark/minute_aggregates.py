@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from celery_redis_plus.events import COMPLETING
+from celery_redis_plus.events import COMPLETING, FAILED_DELIVERY
 from celery_redis_plus.spark.arrow_columns import as_table, microseconds, plain
 from celery_redis_plus.spark.schema import arrow, ddl
 
@@ -29,6 +29,7 @@ PERCENTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 MINUTE_US, SECOND_US = 60_000_000, 1_000_000
 _COUNTS = (
     *("published", "delivered", "acked", "failed", "retried", "requeued", "expired", "dead", "removed"),
+    "failed_deliveries",
     "backlog_change",
 )
 _DURATIONS = ("wait", "run")
@@ -96,16 +97,19 @@ def _flags(event: Any, reason: Any) -> dict[str, NDArray[Any]]:
 
     acked, late = among(event, "acked"), among(event, "failed")
     completed, retry = among(reason, *COMPLETING), among(reason, "retry")
+    rejected = among(event, "rejected")
+    given_up = among(event, "recovered", "requeued", "retried", "dead_lettered") & among(reason, *FAILED_DELIVERY)
     return {
         "published": among(event, "published"),
         "delivered": among(event, "claimed"),
         "acked": acked & completed,
-        "failed": (acked & ~completed & ~retry & ~among(reason, "expired")) | among(event, "rejected") | (late & ~retry),
+        "failed": (acked & ~completed & ~retry & ~among(reason, "expired")) | rejected | (late & ~retry),
         "retried": ((acked | late) & retry) | among(event, "retried"),
         "requeued": among(event, "recovered", "requeued"),
         "expired": among(event, "expired") | among(reason, "expired"),
         "dead": among(event, "dead_lettered"),
         "removed": among(event, "cancelled", "purged", "dropped", "vanished"),
+        "failed_deliveries": given_up | rejected | (acked & among(reason, "failure")) | (late & ~retry),
     }
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 MAX_LISTED_VALUES = 20
 
 _COUNTED = ("published", "delivered", "acked", "failed", "retried", "expired", "dead")
-_COUNTED_OF_WORKERS = ("delivered", "acked", "failed", "retried", "requeued", "dead")
+_COUNTED_OF_WORKERS = ("delivered", "acked", "failed", "retried", "requeued", "dead", "failed_deliveries")
 _READ = ("queue", "task", "state", "reason", "attempts", "complete", "wait_s", "run_s", "total_s", "late_s", "eta")
 _LISTED = ("task", "queue", "task_id", "id", "state", "attempts", "wait_s", "run_s", "worker", "published_at")
 #: Dead letters that went to another queue; `replaced` are others.

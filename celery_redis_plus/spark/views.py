@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from celery_redis_plus.errors import InvalidArgument, SparkUnavailable
+from celery_redis_plus.events import FAILED_DELIVERY
 from celery_redis_plus.installation import install_command
 from celery_redis_plus.spark.layers import EVENTS, LAYOUTS
 from celery_redis_plus.spark.manifest import CHECKS, TABLES
@@ -23,10 +24,13 @@ if TYPE_CHECKING:
 VIEWS = ("attempts", "deaths", "slo", "hourly", "workflow", "deploys")
 #: A message has failed that is `MOVED` for another reason than a newer one: it is a dead letter in another queue.
 _HAS_FAILED = "(state IN ('FAILED', 'DEAD') OR (state = 'MOVED' AND reason <> 'replaced'))"
+#: An attempt has failed, by what ended it. What a worker held is moved only to a dead-letter exchange.
+_ATTEMPT_FAILED = f"(ended_by IN ('rejected', 'failed', 'moved') OR reason IN {('failure', 'retry', *FAILED_DELIVERY)})"
 #: Functions that the views use, in which the dialects differ.
 _DUCKDB_FUNCTIONS = (
     "CREATE MACRO seconds_between(begin_at, end_at) AS (epoch_us(end_at) - epoch_us(begin_at)) / 1e6",
     f"CREATE MACRO has_failed(state, reason) AS {_HAS_FAILED}",
+    f"CREATE MACRO attempt_failed(ended_by, reason) AS {_ATTEMPT_FAILED}",
 )
 _SPARK_FUNCTIONS = (
     (
@@ -34,6 +38,10 @@ _SPARK_FUNCTIONS = (
         "RETURN (unix_micros(end_at) - unix_micros(begin_at)) / 1e6"
     ),
     f"CREATE OR REPLACE TEMPORARY FUNCTION has_failed(state STRING, reason STRING) RETURNS BOOLEAN RETURN {_HAS_FAILED}",
+    (
+        "CREATE OR REPLACE TEMPORARY FUNCTION attempt_failed(ended_by STRING, reason STRING) RETURNS BOOLEAN "
+        f"RETURN {_ATTEMPT_FAILED}"
+    ),
 )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from celery_redis_plus.events import TRANSITIONS, Event, shown_state
+from celery_redis_plus.events import FAILED_DELIVERY, TRANSITIONS, Event, shown_state
 
 
 class Counts:
@@ -29,6 +29,9 @@ class Counts:
         self.counted["requeued"] += kind in {"recovered", "requeued"}
         self.counted["expired"] += kind == "expired" or reason == "expired"
         self.counted["dead"] += kind == "dead_lettered"
+        gives_up = kind in {"recovered", "requeued", "retried", "dead_lettered"} and reason in FAILED_DELIVERY
+        task_failed = (kind, reason) == ("acked", "failure") or (kind == "failed" and reason != "retry")
+        self.counted["failed_deliveries"] += gives_up or task_failed or kind == "rejected"
         for name, value in (("wait", wait), ("run", run)):
             if value is not None:
                 self.times[name].append(value)

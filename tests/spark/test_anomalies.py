@@ -14,7 +14,7 @@ from celery_redis_plus.errors import InvalidArgument
 from celery_redis_plus.spark.anomalies import Thresholds, anomalies
 
 BEGIN = datetime(2026, 1, 5, 12)  # noqa: DTZ001 - in UTC, as pandas has it
-COUNTS = ("delivered", "failed", "retried", "dead")
+COUNTS = ("delivered", "failed_deliveries", "retried")
 
 
 def minutes(name, of_minute):
@@ -32,15 +32,15 @@ def tables():
         *minutes("rising", lambda minute: (1.0 if minute < 95 else 9.0, 10)),
     ]
     tasks = [
-        *minutes("steady", lambda _: (10, 0, 1, 0)),
-        *minutes("storm", lambda minute: (10, 0, 8 if 70 <= minute < 80 else 0, 0)),
-        *minutes("stormy", lambda minute: (10, 0, 9 if minute >= 60 else 0, 0)),
+        *minutes("steady", lambda _: (10, 0, 1)),
+        *minutes("storm", lambda minute: (10, 0, 8 if 70 <= minute < 80 else 0)),
+        *minutes("stormy", lambda minute: (10, 0, 9 if minute >= 60 else 0)),
     ]
     workers = [
-        *minutes("good1", lambda _: (100, 1, 0, 0)),
-        *minutes("good2", lambda _: (100, 1, 0, 0)),
-        *minutes("bad", lambda _: (10, 3, 0, 2)),
-        ("new", BEGIN, 3, 3, 0, 0),
+        *minutes("good1", lambda _: (100, 1, 0)),
+        *minutes("good2", lambda _: (100, 1, 0)),
+        *minutes("bad", lambda _: (10, 5, 0)),
+        ("new", BEGIN, 3, 3, 0),
     ]
     messages = [
         ("q", "1", "t1", "shop.bill", "COMPLETED", 5, BEGIN),
@@ -76,7 +76,7 @@ def test_they_are_found_with_the_figures_that_they_rest_on(tables):
 
 
 def test_workers_that_never_failed_are_none(tables):
-    tables["workers"][["failed", "dead"]] = 0
+    tables["workers"]["failed_deliveries"] = 0
     assert "worker fails often" not in set(anomalies(tables)["kind"])
 
 

@@ -6,6 +6,7 @@ import argparse
 import csv
 import json
 import math
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -140,6 +141,49 @@ def test_a_workflow_goes_from_its_root_to_its_leaves(root):
 def test_deploys_are_told_apart_by_the_names_of_workers(root):
     found = rows_of(root, "SELECT version, sum(attempts) AS attempts, max(failed) AS failed FROM deploys GROUP BY version")
     assert {row["version"]: (row["attempts"], row["failed"]) for row in found} == {"1.4": (2, 0.0), "1.5": (2, 1.0)}
+
+
+def test_a_task_that_replaces_itself_stays_in_its_workflow(tmp_path):
+    # `Task.replace` publishes a new message with the task's id, whose parent is the task.
+    first, second, third = message(0), message(1, parent="task-0"), message(2, parent="task-1")
+    again = message(3, parent="task-1")
+    again[0] = replace(again[0], task_id="task-1", task="shop.step1_again")
+    made = StoredEvents(tmp_path / "tables")
+    made.add({"flow": [*first, *second, *third, *again]})
+    fold(made.root)
+    found = rows_of(made.root, "SELECT task_id, parent_id, task, depth FROM workflow ORDER BY depth")
+    assert [tuple(row.values()) for row in found] == [
+        ("task-0", None, "shop.step0", 0),
+        ("task-1", "task-0", "shop.step1_again", 1),
+        ("task-2", "task-1", "shop.step2", 2),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("event", "reason", "failed"),
+    [
+        ("requeued", "rejected", 1),
+        ("recovered", "connection_lost", 1),
+        ("recovered", "heartbeat_lost", 1),
+        ("requeued", "consumer_timeout", 1),
+        ("retried", "rejected", 1),
+        ("retried", "requeue", 0),
+        ("retried", "handed_back", 0),
+        ("requeued", "requeue", 0),
+        ("recovered", "not_begun", 0),
+    ],
+)
+def test_an_attempt_has_failed_where_the_delivery_counts_as_failed(tmp_path, event, reason, failed):
+    published, claimed, acked = message(0)
+    back = Event(event=event, ts=claimed.ts + 1, id=claimed.id, reason=reason, delay=10 if event == "retried" else None)
+    promoted = [Event(event="promoted", ts=claimed.ts + 2, id=claimed.id)] if event == "retried" else []
+    again = replace(claimed, ts=claimed.ts + 3)
+    made = StoredEvents(tmp_path / "tables")
+    made.add({"q": [published, claimed, back, *promoted, again, acked]})
+    fold(made.root)
+    assert rows_of(made.root, "SELECT attempts, failed FROM deploys") == [{"attempts": 2, "failed": failed / 2}]
+    for table in ("queues", "tasks", "workers"):
+        assert rows_of(made.root, f"SELECT sum(failed_deliveries) AS found FROM {table}") == [{"found": failed}]
 
 
 def test_deaths_and_shares_add_up_to_the_messages(root):

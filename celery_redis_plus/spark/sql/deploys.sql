@@ -6,14 +6,7 @@ WITH versions AS (
 )
 SELECT
     task, version, min(claimed_at) AS first_at, max(claimed_at) AS last_at, count(*) AS attempts,
-    avg(
-        CASE
-            -- What a worker held is moved only to a dead-letter exchange.
-            WHEN ended_by IN ('rejected', 'failed', 'retried', 'dead_lettered', 'moved') OR reason IN ('failure', 'retry')
-                THEN 1e0
-            ELSE 0e0
-        END
-    ) AS failed,
+    avg(CASE WHEN attempt_failed(ended_by, reason) THEN 1e0 ELSE 0e0 END) AS failed,
     percentile_disc(0.5) WITHIN GROUP (ORDER BY run_s) AS run_p50_s,
     percentile_disc(0.95) WITHIN GROUP (ORDER BY run_s) AS run_p95_s
 FROM versions

@@ -152,7 +152,7 @@ def test_a_lost_claim_that_is_released_is_logged_as_recovered(archived):
     keys = [of.ready, of.index, of.message, of.wakeup, of.expiry, of.schedule_wakeup, of.meta, of.delayed]
     archived.commands.call(script("release_session"), keys, "holder", "-inf", 100)
     last = events_of(archived.client, archived.keys, "q")[-1]
-    assert (last.event, last.reason) == ("recovered", "connection_lost")
+    assert (last.event, last.reason) == ("recovered", "not_begun")
 
 
 def test_a_sample_of_the_messages_is_told_of_and_each_as_a_whole(broker):
