@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import field, fields
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 from celery_redis_plus.errors import OptionError
 
@@ -63,7 +63,8 @@ def _check_url(url: str, url_env: str) -> None:
 def has_password(url: str) -> bool:
     """Return whether a URL holds a password; one that cannot be parsed is refused where it is used, without being printed."""
     try:
-        return bool(urlsplit(url).password)
+        parts = urlsplit(url)
+        return bool(parts.password) or any("password" in name.lower() for name, _ in parse_qsl(parts.query))
     except ValueError:
         return False
 

@@ -13,7 +13,7 @@ from pyspark.sql import functions as sf
 
 from celery_redis_plus.errors import InvalidArgument
 from celery_redis_plus.spark import tables
-from celery_redis_plus.spark.sink import NAMESPACE
+from celery_redis_plus.spark.sink_rows import NAMESPACE
 from celery_redis_plus.stored_message import BODY_SEPARATOR, UnreadableMessageError, read_envelope, replayed
 from celery_redis_plus.transport.once_sender import OnceSender
 

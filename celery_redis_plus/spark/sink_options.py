@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Self
 
 from celery_redis_plus import option_types as kinds
+from celery_redis_plus.broker.arguments.deduplication import LONGEST_TTL_MS
 from celery_redis_plus.errors import OptionError
 from celery_redis_plus.spark.option_parsing import option, parse_options, resolve_url
 
@@ -47,7 +48,9 @@ class SinkOptions:
         kinds.text(), "", "A column with further headers: a struct, a map, or JSON text. They replace none of Celery's own."
     )
     rate_limit: float | None = option(kinds.number(0.01), None, "Tasks a second that each Spark task sends at most.", unit="1/s")
-    dedup_ttl: float = option(kinds.number(1), 604_800.0, "How long the broker knows a row again.", unit="s")
+    dedup_ttl: float = option(
+        kinds.number(1, LONGEST_TTL_MS // 1000), 604_800.0, "How long the broker knows a row again.", unit="s"
+    )
     patience: float = option(kinds.number(0), 600.0, "How long to wait for room in a full queue before failing.", unit="s")
 
     @classmethod
@@ -58,6 +61,8 @@ class SinkOptions:
             raise OptionError("option idColumn is missing: name a column that identifies the row, so that no row is sent twice")
         if bool(options.task) == bool(options.task_column):
             raise OptionError("give either task (its name) or taskColumn")
+        if not options.queue and not options.queue_column:
+            raise OptionError("option queue is empty: name a queue, or give queueColumn")
         if options.eta_column and options.countdown_column:
             raise OptionError("give etaColumn or countdownColumn, not both")
         return options

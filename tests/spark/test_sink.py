@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import time
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 
 import pytest
 
@@ -17,11 +19,12 @@ from pyspark.sql import functions as sf
 from pyspark.sql.types import LongType, StructField, StructType
 
 from celery_redis_plus import configure_app
-from celery_redis_plus.errors import OptionError
+from celery_redis_plus.errors import InvalidArgument, OptionError
 from celery_redis_plus.keys import Keys
 from celery_redis_plus.spark.sending import sending
 from celery_redis_plus.spark.sink import Writer
 from celery_redis_plus.spark.sink_options import SinkOptions
+from celery_redis_plus.spark.sink_rows import task_message
 from celery_redis_plus.stored_message import read_envelope
 
 ROWS = 3000
@@ -244,9 +247,67 @@ def test_rows_that_the_broker_knew_are_in_the_progress_of_a_query(spark, waiting
 
 
 @pytest.mark.parametrize(
+    ("option", "value", "allowed"),
+    [
+        *(("priorityColumn", value, "a whole number from 0 to 255") for value in ("x", math.nan, 1.9, -1, 256, True)),
+        *(("countdownColumn", value, "a number of seconds from now") for value in ("30", math.nan, 1e300, -math.inf)),
+        *(("expiresColumn", value, "or a number of seconds from now") for value in (math.nan, 1e300, "soon", True)),
+        *(("etaColumn", value, "a time, or a text") for value in ("soon", 7, "1969-12-31", datetime(2300, 1, 1, tzinfo=UTC))),
+        *(("taskColumn", value, "a text that is not empty") for value in (7, "", None)),
+        *(("queueColumn", value, "a text that is not empty") for value in (7, "", None)),
+        ("groupColumn", {"k": 1}, "a text"),
+        ("headersColumn", [1], "a dict, or JSON of one"),
+    ],
+)
+def test_a_wrong_value_is_told_with_row_column_and_option(option, value, allowed):
+    task = {} if option == "taskColumn" else {"task": "t"}
+    options = SinkOptions.from_mapping({"url": "redis://nowhere", "idColumn": "key", option: "column", **task})
+    with pytest.raises(InvalidArgument) as caught:
+        task_message({"key": 41, "column": value}, options)
+    words = str(caught.value)
+    assert words.startswith(f"the row of id 41: column 'column' (option {option}) has {value!r}; allowed: ")
+    assert allowed in words
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("priorityColumn", Decimal(5)),
+        ("priorityColumn", "5"),
+        ("countdownColumn", Decimal("-0.5")),
+        ("expiresColumn", datetime.max.replace(tzinfo=UTC)),
+        ("etaColumn", ""),
+        ("groupColumn", None),
+    ],
+)
+def test_odd_values_that_mean_something_are_taken(option, value):
+    options = SinkOptions.from_mapping({"url": "redis://nowhere", "idColumn": "key", "task": "t", option: "column"})
+    _, _, _, headers, properties = task_message({"key": 41, "column": value}, options)
+    assert properties.get("priority", 5) == 5
+    assert headers["eta"] is None or datetime.fromisoformat(headers["eta"]) <= datetime.now(UTC)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://:sesame@h:1/0",
+        "redis://h:1/0?password=sesame",
+        "sentinel://a:1;b:2/0?master_name=m&sentinel_password=sesame",
+        "rediss://h:1/0?ssl_keyfile=/k&ssl_password=sesame",
+    ],
+)
+def test_a_password_anywhere_in_the_url_is_refused(url):
+    with pytest.raises(OptionError, match="option url holds a password") as caught:
+        SinkOptions.from_mapping({"url": url, "idColumn": "id", "task": "t"})
+    assert "sesame" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"task": "t"}, "idColumn is missing"),
+        ({"task": "t", "idColumn": "id", "queue": ""}, "option queue is empty"),
+        ({"task": "t", "idColumn": "id", "dedupTtl": "31557601"}, "option dedupTtl: '31557601' is not allowed"),
         ({"idColumn": "id"}, "either task"),
         ({"task": "t", "idColumn": "key"}, "no column 'key'"),
         ({"task": "t", "idColumn": "id", "argsColumn": "id"}, "allowed: a list"),
