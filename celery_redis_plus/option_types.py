@@ -48,7 +48,7 @@ def number(minimum: float, maximum: float | None = None, *, integer: bool = Fals
         return int(parsed) if whole else parsed
 
     noun = "a whole number" if integer else "a number"
-    limits = f">= {minimum:g}" if maximum is None else f"from {minimum:g} to {maximum:g}"
+    limits = f">= {minimum:.12g}" if maximum is None else f"from {minimum:.12g} to {maximum:.12g}"
     return OptionType("int" if integer else "float", f"{noun} {limits}", parse)
 
 

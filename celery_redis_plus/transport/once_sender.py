@@ -18,9 +18,8 @@ from celery_redis_plus.connection.broker_at import prefix_at
 from celery_redis_plus.errors import InvalidArgument, PublishRefused, QueueFull
 from celery_redis_plus.event_log.metadata import SOURCE_ID
 from celery_redis_plus.transport import compat
+from celery_redis_plus.transport.url_schemes import our_url
 
-#: kombu would take its own transport for these.
-_SCHEMES = {"redis": "redisplus", "rediss": "redispluss"}
 #: Seconds between two attempts to publish into a full queue.
 FULL_QUEUE_PAUSE_S = 0.5
 
@@ -42,9 +41,7 @@ class OnceSender:
     def __init__(
         self, url: str, *, prefix: str = "", remember_s: float = 604_800, patience_s: float = 600, batch: int = MESSAGES_A_CALL
     ) -> None:  # fmt: skip
-        scheme, separator, rest = url.partition("://")
-        options = {"global_keyprefix": prefix_at(url, prefix)}
-        self._connection = kombu.Connection(f"{_SCHEMES.get(scheme, scheme)}{separator}{rest}", transport_options=options)
+        self._connection = kombu.Connection(our_url(url), transport_options={"global_keyprefix": prefix_at(url, prefix)})
         self._remember_ms = int(remember_s * 1000)
         self._patience_s = patience_s
         self._batch = batch

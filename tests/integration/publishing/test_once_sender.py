@@ -12,8 +12,10 @@ from celery_redis_plus.broker.publishing.publisher import Publisher
 from celery_redis_plus.errors import InvalidArgument, InvalidPriority, PublishRefused
 from celery_redis_plus.events import read_entry
 from celery_redis_plus.keys import Keys
+from celery_redis_plus.testing import EmbeddedServer
 from celery_redis_plus.transport.once_sender import OnceSender
 from tests.support.lost_replies import lose_the_replies
+from tests.support.sentinels import sentinel_deployment
 
 
 @pytest.fixture
@@ -47,6 +49,25 @@ def test_an_identity_is_stored_once_by_whomever_it_is_sent(broker_url):
     assert [(sender.stored, sender.known) for sender in (first, second)] == [(1, 1), (1, 1)]
     with kombu.Connection(broker_url) as connection, connection.SimpleQueue("once") as queue:
         assert queue.qsize() == 2
+
+
+@pytest.mark.parametrize("scheme", ["REDIS", "valkey", "redisplus", "redis+socket", "unix"])
+def test_it_takes_each_url_that_an_app_takes(scheme, tmp_path):
+    socket = tmp_path / "s"
+    with EmbeddedServer(config={"unixsocket": str(socket)}) as server:
+        at = f"{socket}?virtual_host=0" if scheme in {"redis+socket", "unix"} else f"127.0.0.1:{server.port}/0"
+        with OnceSender(f"{scheme}://{at}") as sender:
+            sender.send("q", "a", b"1")
+        assert sender.stored == 1
+
+
+@pytest.mark.parametrize("scheme", ["redis+sentinel", "sentinel"])
+def test_it_takes_the_url_of_sentinels(scheme):
+    with sentinel_deployment(replicas=0, sentinels=1) as deployment:
+        hosts = deployment.url(0).partition("://")[2]
+        with OnceSender(f"{scheme}://{hosts}") as sender:
+            sender.send("q", "a", b"1")
+        assert sender.stored == 1
 
 
 def test_the_events_of_a_message_name_the_one_that_it_is_made_from(broker_url, redis_client):
