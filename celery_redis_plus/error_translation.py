@@ -12,6 +12,7 @@ from celery_redis_plus.errors import (
     CeleryRedisPlusError,
     ClusterRedirected,
     CommandUnavailable,
+    DamagedRecord,
     InvalidAddress,
     InvalidArgument,
     NoPermission,
@@ -84,6 +85,8 @@ REFUSED_IN_SCRIPT = ("ttempted to access a non local key", "while the cluster is
 #: The reply to a command that is renamed or disabled. In a script: "Unknown command called from script" (script.c of Valkey),
 #: in Redis "Unknown Redis command".
 UNKNOWN_COMMAND = "unknown command '"
+#: What Lua says of a text that it cannot count with (lua.org/manual/5.1), and the server of one that it shall add to.
+DAMAGED = ("attempt to perform arithmetic", "attempt to compare", "hash value is not an integer", "value is not an integer or")
 _BY_TEXT: tuple[tuple[str, type[CeleryRedisPlusError]], ...] = (
     # A primary that becomes a replica ends the blocking commands of its clients so (blocked.c of Valkey and Redis).
     ("instance state changed (master -> replica", ReadOnlyReplica),
@@ -92,6 +95,7 @@ _BY_TEXT: tuple[tuple[str, type[CeleryRedisPlusError]], ...] = (
     # What a script meets whose slot migrates, or whose cluster has become incomplete (script.c of Valkey and Redis).
     *((text, SlotUnavailable) for text in REFUSED_IN_SCRIPT),
     *((text, NoPermission) for text in DENIED_IN_SCRIPT),
+    *((text, DamagedRecord) for text in DAMAGED),
     *((text, CommandUnavailable) for text in (UNKNOWN_COMMAND, "nknown subcommand", "ommand called from script")),
 )
 
@@ -125,13 +129,13 @@ def translate(exc: Exception, address: Place, about: str = "") -> Exception:
 
 
 def concerns_keys(error: Exception) -> bool:
-    """Return whether an error is about what is stored (a key of another type, a record that cannot be read).
+    """Return whether an error is about what is stored (a key of another type, a text for a number, a record that cannot be read).
 
     Others are about the server, the user, or an option. An error reply has to be translated before.
     """
     if isinstance(error, InvalidArgument):
         return not isinstance(error, (InvalidAddress, OptionError))
-    return type(error) is redis_errors.ResponseError or isinstance(error, WrongKeyType)
+    return type(error) is redis_errors.ResponseError or isinstance(error, WrongKeyType | DamagedRecord)
 
 
 def _kind(exc: Exception) -> type[CeleryRedisPlusError] | None:

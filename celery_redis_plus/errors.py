@@ -211,6 +211,15 @@ class WrongKeyType(CeleryRedisPlusError, redis_errors.ResponseError):
     remedy = "use another database number, or set the transport option global_keyprefix"
 
 
+class DamagedRecord(CeleryRedisPlusError, redis_errors.ResponseError):
+    """A key of this transport holds a text where a script needs a number: somebody has changed it.
+
+    `celery-redis-plus check` names the field. `check --repair` mends counters and times; an argument has to be set by hand.
+    """
+
+    remedy = "run `celery-redis-plus check --repair`"
+
+
 class OtherDataFormat(CeleryRedisPlusError, redis_errors.ResponseError):
     """A version of this package with another data format wrote this database.
 

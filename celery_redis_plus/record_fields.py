@@ -26,6 +26,12 @@ COUNTERS = {
     "unroutable": "Publishes that reached nothing; in `celery_redis_plus.undelivered` only.",
 }
 
+#: Times, and numbers of a moment, in a queue's record: they begin anew where they are gone.
+TIMES = (
+    *("newest", "swept", "lease", "next", "grace", "renewed", "turn", "stalled", "paused_at", "paused_until"),
+    *("tokens", "tokens_at", "pacer_until", "tickets", "activations", "damaged_logged"),
+)
+
 #: What `counters` shows besides them: computed values, and numbers of messages now.
 NOW = {
     "acked": "Acked messages: the rest of `published`, without dead letters that a late ack removed.",

@@ -3,19 +3,18 @@
 -- KEYS  1 meta (hash)  2 wakeup (zset)  3 schedule_wakeup (zset)  4 queue (zset)  5 consumers (zset)  6.. delayed (zset),
 --       messages_index (zset), expiry (zset), dlx_outbox (zset), dead (zset), trash (zset), held (zset), groups (zset), limited (zset), limited_until (zset), at last consumer (prefix of a hash) and
 --       heartbeats (zset, read)
--- ARGV  1 repair (0/1)  2 time without a sweep after which no process can be sweeping a queue with messages (ms)
+-- ARGV  1 repair (0/1)  2 time without a sweep after which no process can be sweeping a queue with messages (ms), then the fields of meta
+--       that hold numbers which begin anew where they are gone
 -- Returns per violation: number of the key, rule, what was found; nothing of a queue without a record.
 -- Bound: the keys that are given, a few entries of each, and two looks at each of the queue's consumers.
 -- @include now
 -- @include tag
 -- @include living
 local repair = ARGV[1] == '1'
-local record = redis.call('HMGET', KEYS[1], 'id', 'expires', 'swept', 'paused', 'ttl')
--- The record of a transient queue that an older release has declared has its time only in `ttl`.
-local expires, swept, paused = record[2] or record[5], record[3], record[4]
-if not record[1] then return {} end
 local found = {}
 local OWN = #KEYS - 2
+-- Arguments of the queue, and the bytes that one of them bounds.
+local SETTINGS = { 'expires', 'ttl', 'message_ttl', 'limit', 'ageing', 'max_unacked', 'rate', 'burst', 'bytes' }
 
 local function report(key, rule, what)
   found[#found + 1] = key
@@ -28,6 +27,26 @@ for i = 1, OWN do
   if kind ~= 'none' and kind ~= (i == 1 and 'hash' or 'zset') then report(i, 'wrong-type', 'a ' .. kind) end
 end
 if #found > 0 then return found end
+
+local record = redis.call('HMGET', KEYS[1], 'id', 'paused')
+if not record[1] then return {} end
+-- Reports fields that hold no finite number: a script that counts with one fails.
+local function check_numbers(fields, renewed)
+  for at, value in ipairs(redis.call('HMGET', KEYS[1], unpack(fields))) do
+    local number = value and tonumber(value)
+    if value and not (number and math.abs(number) < math.huge) then
+      report(1, renewed and 'not-a-number' or 'argument-not-a-number', string.sub(fields[at] .. ': ' .. value, 1, 100))
+      if repair and renewed then redis.call('HDEL', KEYS[1], fields[at]) end
+    end
+  end
+end
+
+check_numbers({ unpack(ARGV, 3) }, true)
+check_numbers(SETTINGS, false)
+-- The record of a transient queue that an older release has declared has its time only in `ttl`.
+local times = redis.call('HMGET', KEYS[1], 'expires', 'ttl', 'swept')
+local expires, swept, paused = tonumber(times[1] or times[2]), tonumber(times[3]), record[2]
+if not expires and (times[1] or times[2]) then return found end
 for i = 1, OWN do
   local left = redis.call('PTTL', KEYS[i])
   -- The list of consumers expires by itself in any queue.

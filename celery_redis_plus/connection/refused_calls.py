@@ -1,4 +1,4 @@
-"""Names the command or script, and the keys, of a call that the server refused: its errors WRONGTYPE and NOPERM name neither.
+"""Names the command or script, and the keys, of a call that the server refused: WRONGTYPE, NOPERM and errors of Lua name neither.
 
 Redis and Valkey say `WRONGTYPE Operation against a key holding the wrong kind of value` and `NOPERM No permissions to access one
 of the keys used as arguments`. Which one of several keys it is, an operator sees with the command TYPE.
@@ -12,7 +12,7 @@ from typing import Any
 from redis.exceptions import NoPermissionError, ResponseError
 
 from celery_redis_plus.connection.protocol import unpack
-from celery_redis_plus.error_translation import DENIED_IN_SCRIPT
+from celery_redis_plus.error_translation import DAMAGED, DENIED_IN_SCRIPT
 from celery_redis_plus.scripts import name_of_sha
 
 #: Keys that are named at most: as many as a queue has.
@@ -56,7 +56,7 @@ def keys_of(arguments: Sequence[Any]) -> list[bytes]:
 
 
 def _is_about_call(error: ResponseError) -> bool:
-    return _is_denied(error) or str(error).startswith("WRONGTYPE")
+    return _is_denied(error) or str(error).startswith("WRONGTYPE") or any(text in str(error) for text in DAMAGED)
 
 
 def _is_denied(error: ResponseError) -> bool:

@@ -24,7 +24,7 @@ from celery_redis_plus.demo import records
 from celery_redis_plus.demo.cleanup_process import CleanupProcess
 from celery_redis_plus.errors import CeleryRedisPlusError
 from celery_redis_plus.testing import EmbeddedServer, pointed_at
-from celery_redis_plus.transport.url_schemes import our_url
+from celery_redis_plus.transport.url_aliases import our_url
 
 if TYPE_CHECKING:
     from celery import Celery

@@ -9,7 +9,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from celery_redis_plus.errors import InvalidAddress
-from celery_redis_plus.transport.url_schemes import DOTTED, OWN_SCHEMES, PLAIN, SCHEMES, SUFFIXES, our_url
+from celery_redis_plus.transport.url_aliases import DOTTED, SCHEMES, SUFFIXES, our_url
+from celery_redis_plus.transport.url_schemes import OWN_SCHEMES, PLAIN
 from celery_redis_plus.transport.url_sentinels import joined, merged
 
 #: What a user may write, for messages; with `+socket` for a Unix socket.

@@ -18,7 +18,7 @@ from celery_redis_plus.connection.broker_at import prefix_at
 from celery_redis_plus.errors import InvalidArgument, PublishRefused, QueueFull
 from celery_redis_plus.event_log.metadata import SOURCE_ID
 from celery_redis_plus.transport import compat
-from celery_redis_plus.transport.url_schemes import our_url
+from celery_redis_plus.transport.url_aliases import our_url
 
 #: Seconds between two attempts to publish into a full queue.
 FULL_QUEUE_PAUSE_S = 0.5

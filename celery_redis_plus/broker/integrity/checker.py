@@ -12,11 +12,15 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from redis.exceptions import ResponseError
+
 from celery_redis_plus.broker.dead_letters.unroutable import UNDELIVERED, UNROUTABLE
 from celery_redis_plus.broker.integrity.keyspace_scan import KeyspaceScan, scan, survey
 from celery_redis_plus.broker.integrity.registry_checks import RegistryChecks
 from celery_redis_plus.broker.integrity.rules import RULES, Account, Violation
+from celery_redis_plus.error_translation import concerns_keys
 from celery_redis_plus.keys import STAGED
+from celery_redis_plus.record_fields import COUNTERS, TIMES
 from celery_redis_plus.scripts import script
 
 if TYPE_CHECKING:
@@ -84,15 +88,24 @@ class Checker:
         for name in names:
             if name == UNDELIVERED:
                 yield from self._check_unroutable(name)
-            for violation in self._check_queue(name):
+            for violation in self._alone(name, self._check_queue(name)):
                 if violation.rule == "wrong-type":
                     readable.discard(name)
                 yield violation
         yield from self._check_hashes(readable)
         for name in names:
             if name in readable:
-                yield from self._check_members(name)
-                yield from self._check_groups(name)
+                yield from self._alone(name, self._check_members(name))
+                yield from self._alone(name, self._check_groups(name))
+
+    def _alone(self, name: str, found: Iterator[Violation]) -> Iterator[Violation]:
+        """Yield what is found in a queue; what its keys hold may keep that from being looked at, and not the other queues."""
+        try:
+            yield from found
+        except ResponseError as error:
+            if not concerns_keys(error):
+                raise
+            yield self._violation(b"not-looked-at", name, self._keys.queue(name).meta, str(error).encode())
 
     def _check_lists(self, found: KeyspaceScan, only: str | None) -> Iterator[Violation]:
         """Believe only what is so twice; it may have been on its way."""
@@ -111,7 +124,8 @@ class Checker:
         keys = self._keys.queue(name)
         sets = (keys.delayed, keys.index, keys.expiry, keys.dlx_outbox, keys.dead, keys.trash, keys.held, keys.groups)
         own = (keys.meta, keys.wakeup, keys.schedule_wakeup, keys.ready, keys.consumers, *sets, keys.limited, keys.limited_until)
-        reply = self._commands.call(script("check_queue"), (*own, *keys.living[1:]), int(self._repair), UNSWEPT_MS)
+        numbers = (*COUNTERS, *TIMES)
+        reply = self._commands.call(script("check_queue"), (*own, *keys.living[1:]), int(self._repair), UNSWEPT_MS, *numbers)
         for number, rule, detail in _threes(reply):
             yield self._violation(rule, name, own[number - 1], detail)
 
@@ -135,7 +149,7 @@ class Checker:
                     tags.setdefault(parts.name, []).append(parts.rest)
             for name, of_queue in tags.items():
                 self.account.messages += len(of_queue)
-                yield from self._check_messages(name, of_queue)
+                yield from self._alone(name, self._check_messages(name, of_queue))
 
     def _check_members(self, name: str) -> Iterator[Violation]:
         """Look at the tags without a message behind them: those with one were seen among the messages."""

@@ -69,6 +69,11 @@ RULES: dict[str, Rule] = {
     "no-version": Rule("an exchange's bindings have no version", "they get one"),
     "duplicate-id": Rule("two queues have the same id", "one of them gets a new id"),
     "id-counter-behind": Rule("the next queue would get an id that another has", "the counter is moved on"),
+    "not-a-number": Rule("a counter or a time in a queue's record is no number: scripts that need it fail", "it begins anew"),
+    "argument-not-a-number": Rule(
+        "a number of a queue's arguments, as scripts read it, is none: set the field of `meta` by hand"
+    ),
+    "not-looked-at": Rule("what a queue's keys hold keeps a part of the check from running; other lines may say what it is"),
     "wrong-type": Rule("a key holds a value that is not ours"),
 }
 

@@ -2,7 +2,7 @@ import pytest
 
 from celery_redis_plus.integration.broker_urls import has_dotted_url, our_transport, our_urls, scheme_of
 from celery_redis_plus.transport import Transport
-from celery_redis_plus.transport.url_schemes import our_url
+from celery_redis_plus.transport.url_aliases import our_url
 
 
 @pytest.mark.parametrize(

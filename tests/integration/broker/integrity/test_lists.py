@@ -7,6 +7,8 @@ import pytest
 from celery_redis_plus.broker.exchanges.bindings import Bindings
 from celery_redis_plus.broker.exchanges.exchange_record import ExchangeRecord, encode_exchange
 from celery_redis_plus.broker.exchanges.routing import Binding
+from celery_redis_plus.errors import DamagedRecord
+from celery_redis_plus.record_fields import COUNTERS, TIMES
 
 
 def test_a_lost_record_is_written_anew_and_the_next_declaration_replaces_it(broker, state):
@@ -127,6 +129,38 @@ def test_a_key_of_another_type_is_named_and_stays(state):
     (violation,) = state.check(repair=True)
     assert (violation.rule, violation.subject, violation.repaired) == ("wrong-type", "dead:{q}", False)
     assert state.client.get(state.keys.dead) == b"somebody's"
+
+
+@pytest.mark.parametrize("field", [*COUNTERS, *TIMES])
+@pytest.mark.parametrize("value", ["x", "1e400"])
+def test_a_counter_or_a_time_that_is_no_number_begins_anew(state, broker, field, value):
+    broker.declare("other")
+    state.client.zadd(broker.keys.queue("other").ready, {b"x": 5})
+    state.client.hset(state.keys.meta, field, value)
+    assert state.rules() == {"not-a-number": 1, "tag-without-hash": 1}
+    found = {violation.rule: violation for violation in state.check(repair=True)}
+    assert (found["not-a-number"].detail, found["not-a-number"].repaired) == (f"{field}: {value}", True)
+    assert state.check() == []
+    state.publish("q", b"new")
+    assert broker.bodies("q") == [b"urgent", b"ready", b"new"]
+
+
+@pytest.mark.parametrize("field", ["expires", "ttl", "message_ttl", "limit", "ageing", "rate", "bytes"])
+def test_a_number_of_the_arguments_that_is_none_is_named_and_stays(state, broker, field):
+    broker.declare("other")
+    state.client.zadd(broker.keys.queue("other").ready, {b"x": 5})
+    state.client.hset(state.keys.meta, field, "x")
+    for repair in (False, True):
+        found = {violation.rule: violation for violation in state.check(repair=repair)}
+        assert (found["argument-not-a-number"].detail, found["argument-not-a-number"].repaired) == (f"{field}: x", False)
+        assert found["tag-without-hash"].repaired is repair
+    assert state.client.hget(state.keys.meta, field) == b"x"
+
+
+def test_a_publish_that_meets_a_text_for_a_number_names_queue_and_remedy(state):
+    state.client.hset(state.keys.meta, "published", "x")
+    with pytest.raises(DamagedRecord, match=r"script publish, one of the keys meta:{q}, .* check --repair"):
+        state.publish("q", b"new")
 
 
 def test_ids_stay_unique(state, broker):
