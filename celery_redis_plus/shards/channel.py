@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from kombu.utils.uuid import uuid
 
 from celery_redis_plus.broker.arguments.queue_arguments import check_queue_name
-from celery_redis_plus.errors import ShardsRaised
+from celery_redis_plus.errors import ShardsRaised, Unroutable
 from celery_redis_plus.shards.declarations import Arguments, DeclaringChannel
 from celery_redis_plus.shards.parts import rest_s
 from celery_redis_plus.shards.publish_batch import ShardsPublishBatch
@@ -21,6 +21,7 @@ from celery_redis_plus.shards.publishing import ShardsPublisher
 from celery_redis_plus.shards.refusals import REFUSALS, REFUSES_WRITES
 from celery_redis_plus.shards.topology import MOST_KNOWN
 from celery_redis_plus.transport.amqp_errors import CHANNEL_ERRORS, CONNECTION_ERRORS, amqp_method
+from celery_redis_plus.transport.arguments import check_prefetch_count
 from celery_redis_plus.transport.channel import Channel
 
 if TYPE_CHECKING:
@@ -81,6 +82,13 @@ class ShardsChannel(DeclaringChannel):
         Raises:
             ShardUnreachable: a shard that has, or may have, a queue for it cannot be reached; the other shards' queues have it.
         """
+        try:
+            return self._publish(message, exchange, routing_key, mandatory=mandatory, **kwargs)
+        except Unroutable as error:
+            self.return_message(error, message, exchange, routing_key)
+            return None
+
+    def _publish(self, message: dict[str, Any], exchange: str, routing_key: str, *, mandatory: bool, **kwargs: Any) -> str | None:
         if exchange:
             self.check_open()
             return self._publisher.publish(message, exchange, routing_key, mandatory=mandatory, **kwargs)
@@ -219,8 +227,8 @@ class ShardsChannel(DeclaringChannel):
 
     @amqp_method
     def basic_qos(self, prefetch_size: int = 0, prefetch_count: int = 0, apply_global: bool = False) -> None:
-        """Set how many messages of all shards may be delivered and not settled; 0 is no limit."""
-        self.qos.prefetch_count = prefetch_count or 0
+        """Set how many messages of all shards may be delivered and not settled, as `Channel.basic_qos`."""
+        self.qos.prefetch_count = check_prefetch_count(prefetch_count)
         self._wake()
 
     @amqp_method

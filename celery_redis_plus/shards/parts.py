@@ -25,6 +25,7 @@ from celery_redis_plus.shards.refusals import REFUSALS
 from celery_redis_plus.transport.amqp_errors import CONNECTION_ERRORS
 from celery_redis_plus.transport.channel import Channel
 from celery_redis_plus.transport.compat import RedisClient
+from celery_redis_plus.transport.returned_messages import ReturnsMessages
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.queues.queues import Sizes
@@ -97,7 +98,7 @@ class Shards(Protocol):
         """Deliver one message."""
 
 
-class PartedChannel(virtual.Channel):  # type: ignore[misc]
+class PartedChannel(ReturnsMessages, virtual.Channel):  # type: ignore[misc]
     """A channel of which each shard that it needs has a part."""
 
     supports_fanout = True

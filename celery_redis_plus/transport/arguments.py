@@ -8,6 +8,7 @@ in a process for each queue and argument.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -67,6 +68,19 @@ REFUSED_OVERFLOWS = ("reject-publish", "reject-publish-dlx", "block")
 MAX_CONSUMER_PRIORITY = 1_000_000
 #: What this process has warned of: (kind, queue, argument).
 _reported: set[tuple[Hashable, ...]] = set()
+
+
+def check_prefetch_count(value: Any) -> int:
+    """Return a prefetch count; None is 0, no limit. Celery multiplies processes by a setting, so it may be 1.5: two messages.
+
+    Raises:
+        InvalidArgument: it is negative, or no number.
+    """
+    if value is None:
+        return 0
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < math.inf:
+        raise InvalidArgument(f"prefetch_count is {value!r:.100}; allowed: a number from 0, which is no limit")
+    return math.ceil(value)
 
 
 def check_properties(properties: Mapping[str, Any], headers: Mapping[str, Any], known: Iterable[str]) -> None:

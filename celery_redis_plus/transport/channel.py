@@ -17,12 +17,13 @@ from celery_redis_plus.broker.consumers.settlement import Settlement
 from celery_redis_plus.broker.exchanges.exchange_record import ExchangeRecord
 from celery_redis_plus.connection import forks
 from celery_redis_plus.connection.forks import fork_safe_property
-from celery_redis_plus.errors import ChannelClosed, NotSupported, ServerUnreachable
+from celery_redis_plus.errors import ChannelClosed, NotSupported, ServerUnreachable, Unroutable
 from celery_redis_plus.transport.amqp_errors import CONNECTION_ERRORS, amqp_method
-from celery_redis_plus.transport.arguments import browses, consumer_filter, consumer_priority
+from celery_redis_plus.transport.arguments import browses, check_prefetch_count, consumer_filter, consumer_priority
 from celery_redis_plus.transport.compat import RedisClient, SocketOwner
 from celery_redis_plus.transport.declarations import ExchangeOperations, QueueOperations
 from celery_redis_plus.transport.publishing import ExchangePublisher
+from celery_redis_plus.transport.returned_messages import ReturnsMessages
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.consumers.unacked import Unacked
@@ -47,7 +48,7 @@ D = TypeVar("D")
 Arguments = Mapping[str, Any] | None
 
 
-class Channel(virtual.Channel):
+class Channel(ReturnsMessages, virtual.Channel):
     """A channel; all channels of a connection share its session and its delivery loop.
 
     What only a channel with consumers needs is made, and loaded, at the first `basic_consume`, `basic_get` or `basic_qos`.
@@ -224,7 +225,7 @@ class Channel(virtual.Channel):
         Raises:
             InvalidPriority, InvalidEta, InvalidQueueName, MessageTooLarge: the message cannot be published as it is.
             InvalidArgument: an option that only `celery_redis_plus.publish` understands.
-            ChannelError: the channel is closed; or nothing takes the message and it is `mandatory`.
+            ChannelError: the channel is closed; or nothing takes the message, it is `mandatory`, and no producer has `on_return`.
             NotReplicated: the message is stored, on fewer replicas than `wait_replicas` asks for.
             PublishRefused: a queue does not take it: it is full, or accepts other types. Other queues that the exchange routes
                 it to have it all the same.
@@ -236,7 +237,11 @@ class Channel(virtual.Channel):
             exchange, routing_key = check_exchange_name(exchange), check_routing_key(routing_key or "")
         if kwargs.get("immediate"):
             raise NotSupported("NOT_IMPLEMENTED - immediate=True is not supported, as in RabbitMQ; allowed is mandatory=True")
-        return self._publisher.publish(message, exchange, routing_key, mandatory=mandatory)
+        try:
+            return self._publisher.publish(message, exchange, routing_key, mandatory=mandatory)
+        except Unroutable as error:
+            self.return_message(error, message, exchange, routing_key)
+            return None
 
     def create_publish_batch(self, max_size: int, on_confirmed: OnConfirmed | None = None) -> PublishBatch:
         """Return a batch for kombu's `Producer.batch` (kombu 5.7): at most `max_size` messages wait in it."""
@@ -356,8 +361,12 @@ class Channel(virtual.Channel):
 
     @amqp_method
     def basic_qos(self, prefetch_size: int = 0, prefetch_count: int = 0, apply_global: bool = False) -> None:
-        """Set how many messages may be delivered and not settled; 0 is no limit."""
-        self.qos.prefetch_count = prefetch_count or 0
+        """Set how many messages may be delivered and not settled; 0 is no limit.
+
+        Raises:
+            InvalidArgument: it is negative, or no number.
+        """
+        self.qos.prefetch_count = check_prefetch_count(prefetch_count)
         self.consumer_session.waker.wake()
 
     @amqp_method

@@ -201,6 +201,14 @@ def test_a_message_without_a_queue_is_kept_where_the_command_line_finds_it(chann
     publish_to.publish("lost", routing_key="nowhere")
     with pytest.raises(ChannelError, match="no queue takes"):
         publish_to.publish("lost", routing_key="nowhere", mandatory=True)
+    returned = []
+    with_return = kombu.Producer(channel, kombu.Exchange("orders", "direct"), on_return=lambda *parts: returned.append(parts))
+    with_return.publish("lost", routing_key="nowhere", mandatory=True)
+    kombu.Producer(channel).publish("lost", routing_key="nowhere", mandatory=True)
+    assert [(place, key, message.payload) for _, place, key, message in returned] == [
+        ("orders", "nowhere", "lost"),
+        ("", "nowhere", "lost"),
+    ]
     shard = channel.of_queue("celery_redis_plus.undelivered")
     assert [letter.body for letter in dead_letters_of(shard).page("celery_redis_plus.undelivered")] == [b"lost"]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 import threading
 import time
 from collections import Counter
@@ -9,6 +11,7 @@ from collections import Counter
 import kombu
 import pytest
 
+from celery_redis_plus.errors import InvalidArgument
 from tests.support.inbox import Inbox, declare, publish
 from tests.support.waiting import wait_until
 
@@ -170,3 +173,18 @@ def test_a_consumer_that_works_without_ack_late_finds_messages_again_after_an_er
     assert channel.queue_sizes("q").unacked == 1
     channel.close()
     assert Inbox(connect().channel(), "q").drain(2) == ["bad", "good"]
+
+
+@pytest.mark.parametrize("count", [-1, -0.5, "2", math.nan, math.inf, True])
+def test_a_prefetch_count_that_is_none_is_refused(channel, count):
+    channel.basic_qos(0, 3, False)
+    with pytest.raises(InvalidArgument, match=re.escape(f"prefetch_count is {count!r}; allowed: a number from 0")):
+        channel.basic_qos(0, count, False)
+    assert channel.qos.prefetch_count == 3
+
+
+def test_a_fraction_of_a_message_counts_as_one(channel):
+    inbox = Inbox(channel, "q", ack=False)
+    inbox.consumer.qos(prefetch_count=1.5)
+    publish(channel, "q", *range(3))
+    assert inbox.rest() == [0, 1]

@@ -4,6 +4,7 @@ import kombu
 import pytest
 from kombu.exceptions import ChannelError
 
+from celery_redis_plus.errors import Unroutable
 from tests.support.dead_letters import dead_letters_of
 from tests.support.inbox import Inbox, declare
 from tests.support.stored import UNDELIVERED
@@ -177,3 +178,18 @@ def test_dead_letters_take_the_alternate_way_too(channel, connect, exchange, let
 def test_an_alternate_exchange_is_a_name(channel, name):
     with pytest.raises(ValueError, match="argument 'alternate-exchange' of exchange 'e'"):
         channel.exchange_declare("e", "direct", arguments={"alternate-exchange": name})
+
+
+@pytest.mark.parametrize("exchange_name", ["", "e"])
+def test_a_mandatory_one_goes_to_on_return_of_its_producer(channel, exchange, exchange_name, letters):
+    exchange("e")
+    returned = []
+    producer = kombu.Producer(channel, on_return=lambda *parts: returned.append(parts))
+    producer.publish({"a": 1}, exchange=exchange_name, routing_key="nowhere", mandatory=True, headers={"h": "x"})
+    ((error, place, key, message),) = returned
+    assert (type(error), place, key) == (Unroutable, exchange_name, "nowhere")
+    assert (message.payload, message.headers["h"]) == ({"a": 1}, "x")
+    assert not list(letters.all(UNDELIVERED))
+    declare(channel, "q")
+    producer.publish("taken", routing_key="q", mandatory=True)
+    assert (len(returned), Inbox(channel, "q").drain(1)) == (1, ["taken"])
