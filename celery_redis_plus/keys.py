@@ -73,6 +73,8 @@ QUEUE_KINDS = frozenset(
 STAGED = b"staged."
 #: What has a meaning in a pattern of SCAN.
 _GLOB = re.compile(rb"([*?\[\]\\^])")
+#: Behind the braces of these stands a text of an application, which may have braces, too.
+_FREE = re.compile(rb"(dedup|task_index):\{(.+?)\}:(.*)", re.DOTALL)
 _PARTS = re.compile(rb"([a-z_]+):\{(.*)\}(?::([^{}]*))?", re.DOTALL)
 
 
@@ -324,7 +326,8 @@ class Keys:
 
     def parts(self, key: bytes) -> KeyParts | None:
         """Return what `key` is, None for one that is not ours or has another form (lists of queues, streams)."""
-        match = _PARTS.fullmatch(key, len(self._key(""))) if key.startswith(self._key("")) else None
+        own = self._key("")
+        match = (_FREE.fullmatch(key, len(own)) or _PARTS.fullmatch(key, len(own))) if key.startswith(own) else None
         if match is None:
             return None
         return KeyParts(match[1].decode(), name_of(decode_name(match[2])), match[3] or b"")

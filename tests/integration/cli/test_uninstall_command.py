@@ -75,3 +75,18 @@ def test_without_a_terminal_it_asks_for_yes(cli, channel):
     assert refused.status == 2
     assert "There is no terminal to ask on: confirm with --yes" in refused.err
     assert cli("queues", "--json").lines[0]["queue"] == "q"
+
+
+@pytest.mark.parametrize("text", ['{"user": 7}', "a}:b", "}", "{", "x}:y:{z}", "plain"])
+def test_ids_with_braces_go_as_well(cli, connect, redis_client, text):
+    before = all_keys(redis_client)
+    connection = connect(event_log=True, event_log_index=True)
+    channel = connection.channel()
+    declare(channel, "q")
+    about = {"x-deduplication-id": text, "x-deduplication-ttl": 100_000, "id": f"task {text}", "task": "t"}
+    publish(channel, "q", "x", headers=about)
+    assert any(key.startswith(b"dedup:{q}:") for key in all_keys(redis_client))
+    assert any(key.startswith(b"task_index:{q}:") for key in all_keys(redis_client))
+    connection.close()
+    assert cli("uninstall", "--yes").status == 0
+    assert all_keys(redis_client) == before
