@@ -81,13 +81,25 @@ def drain(*, app: Celery | None = None, timeout: float = 10.0) -> int:
         sessions = [session for _, session in stack.enter_context(connected_shards(used))]
         signals.task_postrun.connect(count)
         stack.callback(signals.task_postrun.disconnect, count)
+        worker = None
         if not any(one.consumers for one in _overviews(used, sessions)):
-            stack.enter_context(running_worker(used))
+            worker = stack.enter_context(running_worker(used))
         while not _is_done(used, sessions, timeout):
+            if worker is not None:
+                _consume_all(used, worker.consumer)
             if time.monotonic() >= deadline:
                 raise AssertionError(_left(_overviews(used, sessions), timeout))
             time.sleep(INTERVAL_S)
     return ran
+
+
+def _consume_all(app: Celery, consumer: Any) -> None:
+    """Have a worker of this process consume also those queues of its app that a route or a task has made meanwhile."""
+    consuming = consumer.task_consumer
+    if consuming is not None:
+        for name in [name for name in list(app.amqp.queues) if not consuming.consuming_from(name)]:
+            # In the thread of its loop; a second call changes nothing.
+            consumer.timer.call_after(0, consumer.add_task_queue, (name,))
 
 
 def _overviews(app: Celery, sessions: Sequence[PublisherSession]) -> list[QueueOverview]:

@@ -11,6 +11,7 @@ from unittest import mock
 
 from celery import current_app
 from kombu import pools
+from kombu.utils.collections import eqhash
 
 from celery_redis_plus.integration.app_broker import connected_shards
 from celery_redis_plus.integration.configure import configure_app, forget_connections
@@ -105,6 +106,7 @@ def _close_connections(app: Celery, address: str) -> None:
     end_services(address)
     connection = app.connection_for_write()
     for group in (pools.producers, pools.connections):
-        if connection in group:
+        # The groups know connections by what they lead to.
+        if eqhash(connection) in group:
             group[connection].force_close_all()
             del group[connection]

@@ -20,6 +20,30 @@ def test_drain_runs_what_tasks_enqueue(app):
     assert drain() == 6
 
 
+@pytest.mark.parametrize("way", ["a route", "queue=", "a task that runs"])
+def test_drain_runs_tasks_in_queues_that_no_setting_names(app, way):
+    ran = []
+    app.conf.task_routes = {"shop.*": {"queue": "orders"}}
+
+    @app.task(name="shop.ship", shared=False)
+    def ship():
+        ran.append(ship.request.delivery_info["routing_key"])
+
+    @app.task(name="start", shared=False)
+    def start():
+        ran.append(start.request.delivery_info["routing_key"])
+        ship.apply_async(queue="late")
+
+    if way == "a route":
+        ship.delay()
+    elif way == "queue=":
+        ship.apply_async(queue="mails")
+    else:
+        start.delay()
+    expected = {"a route": ["orders"], "queue=": ["mails"], "a task that runs": ["celery", "late"]}[way]
+    assert (drain(), ran) == (len(expected), expected)
+
+
 def test_drain_waits_for_the_worker_that_runs(app, add):
     with running_worker(app):
         results = [add.delay(number) for number in range(20)]
@@ -78,6 +102,17 @@ def test_an_app_has_its_own_settings_again(broker_url, monkeypatch):
     assert (other.conf.broker_url, other.conf.result_backend, other.conf.task_always_eager) == before
     assert before[0] == "redis://of.the.environment/3"
     assert celery.current_app._get_current_object() is current is not other  # noqa: SLF001 - as above
+
+
+def test_a_server_that_was_emptied_is_met_as_a_new_one(app, add, caplog):
+    with EmbeddedServer() as server:
+        for _ in range(3):
+            with server.client() as client:
+                client.flushdb()
+            with pointed_at(app, server.url(), server.url(1, "redis")):
+                result = add.delay(1)
+                assert (drain(), result.get(timeout=PATIENCE_S)) == (1, 1)
+    assert [record.getMessage() for record in caplog.records if "vanished" in record.getMessage()] == []
 
 
 def test_a_second_server_is_met_with_new_connections(app, add):
