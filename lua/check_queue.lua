@@ -32,7 +32,7 @@ local record = redis.call('HMGET', KEYS[1], 'id', 'paused')
 if not record[1] then return {} end
 -- Reports fields that hold no finite number: a script that counts with one fails.
 local function check_numbers(fields, renewed)
-  for at, value in ipairs(redis.call('HMGET', KEYS[1], unpack(fields))) do
+  for at, value in ipairs(fields[1] and redis.call('HMGET', KEYS[1], unpack(fields)) or {}) do
     local number = value and tonumber(value)
     if value and not (number and math.abs(number) < math.huge) then
       report(1, renewed and 'not-a-number' or 'argument-not-a-number', string.sub(fields[at] .. ': ' .. value, 1, 100))

@@ -29,7 +29,7 @@ to_trash(KEYS[1], { unpack(KEYS, 10, 15) })
 local consumers = redis.call('ZRANGE', KEYS[5], 0, -1)
 for _, id in ipairs(consumers) do
   local record, wakeup = KEYS[6] .. id, KEYS[3] .. ':'
-  redis.call('DEL', wakeup .. (redis.call('HGET', record, 'priority') or '0'), wakeup .. id, record)
+  redis.call('UNLINK', wakeup .. (redis.call('HGET', record, 'priority') or '0'), wakeup .. id, record)
 end
 redis.call('UNLINK', redis.call('HGET', KEYS[2], 'wakeup') or KEYS[3], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[8], KEYS[9], KEYS[16],
   beside(KEYS[2], 'limited'), beside(KEYS[2], 'limited_until'), beside(KEYS[2], 'group_times'))

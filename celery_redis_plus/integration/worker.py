@@ -184,7 +184,9 @@ def _name_server(broker: Transport) -> None:
 
 def _refuse_autoscale(worker: Any) -> None:
     """Refuse what would end Celery's worker, or each of its messages, once there is work for a larger pool."""
-    if not hasattr(worker.pool, "grow") and worker.autoscale and worker.max_concurrency > worker.min_concurrency:
+    # A prefork pool has the method once it has started.
+    grows = worker_compat.has_processes(worker.pool) or hasattr(worker.pool, "grow")
+    if not grows and worker.autoscale and worker.max_concurrency > worker.min_concurrency:
         pool = type(worker.pool).__module__.rpartition(".")[2]
         raise ImproperlyConfigured(
             f"--autoscale={worker.max_concurrency},{worker.min_concurrency}: a pool of {pool} cannot grow; only those of "

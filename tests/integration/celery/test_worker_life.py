@@ -117,3 +117,15 @@ def test_a_pool_of_one_size_is_not_to_be_scaled(pool, celery_app, celery_worker,
         celery_worker(pool=pool, options=("--autoscale", "4,1"))
     assert redis_client.zcard("queue:{celery}") == 5
     assert not redis_client.exists("dead:{celery}")
+
+
+def test_a_prefork_pool_is_scaled_to_its_work(celery_app, celery_worker, notes):
+    worker = celery_worker(pool="prefork", options=("--autoscale", "4,1"))
+    app = celery_app()
+    for number in range(4):
+        app.send_task("c.wait", ["many", str(number)])
+    wait_until(lambda: len(notes.started("many")) == 4, 30, worker.tail)
+    notes.go("many")
+    wait_until(lambda: len(notes.done("many")) == 4, 20, worker.tail)
+    worker.signal(15)
+    assert worker.wait(30) == 0
