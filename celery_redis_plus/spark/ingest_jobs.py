@@ -177,8 +177,13 @@ def serve(_spark: Callable[[], SparkSession], arguments: argparse.Namespace, say
     ):
         at = f"; http://{arguments.listen.rpartition(':')[0]}:{port}/health" if port else ""
         say(f"events of {arguments.queues} go to {arguments.root}{at}")
-        service.run(stop)
-    say("stopped; the next run goes on from here")
+        whole = service.run(stop)
+    say(f"stopped{'' if whole else ' amid an aggregation'}; the next run goes on from here")
+    if not whole:
+        # What a thread waits for cannot be ended, and Python would wait for it.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
     return 0
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -35,6 +36,8 @@ class IngestProcess:
         self._pause = GrowingPause(calm_s=2 * LONGEST_PAUSE_S)
         self._due = 0.0
         self.starts = 0
+        self._lock = threading.Lock()
+        self._over = False
 
     @property
     def running(self) -> bool:
@@ -42,9 +45,11 @@ class IngestProcess:
         return self._process is not None and self._process.poll() is None
 
     def keep_up(self) -> str:
-        """Start it if it does not run and its pause is over; return a sentence if it has ended, else ''."""
-        if self.running:
-            return ""
+        """Start it if it does not run and its pause is over; return a sentence if it has ended, else ''. Not behind `end`."""
+        with self._lock:
+            return "" if self._over or self.running else self._start()
+
+    def _start(self) -> str:
         now, said = time.monotonic(), ""
         if self._process is not None:
             status = self._process.wait()
@@ -61,7 +66,12 @@ class IngestProcess:
         return said
 
     def end(self) -> None:
-        """End it: what it had begun, the next one does again."""
+        """End it, for good: what it had begun, the next one does again. From any thread."""
+        with self._lock:
+            self._over = True
+            self._end()
+
+    def _end(self) -> None:
         if self._process is None:
             return
         with suppress(ProcessLookupError):

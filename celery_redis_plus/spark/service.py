@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 #: Seconds between two looks at ingest, and at a signal to end.
 POLL_S = 0.5
+#: Seconds that it may take to end.
+END_WITHIN_S = 9.0
 #: Seconds between two lines.
 LINE_EVERY_S = 60.0
 #: Seconds between two compactions.
@@ -73,8 +75,32 @@ class Service:
         #: The tables have all that happened before, in seconds; 0 is not known.
         self._complete_to = 0.0
 
-    def run(self, stop: threading.Event) -> None:
-        """Run until `stop` is set."""
+    def run(self, stop: threading.Event) -> bool:
+        """Run until `stop` is set, and for `END_WITHIN_S` behind that at most.
+
+        Returns whether all that was stored is in the tables. If not, a thread of this process goes on with it, as a request to a
+        slow store cannot be ended: the caller ends the process, and the next run does it.
+        """
+        failed: list[BaseException] = []
+
+        def work() -> None:
+            try:
+                self._run(stop)
+            except BaseException as error:  # noqa: BLE001 - it is raised below
+                failed.append(error)
+
+        thread = threading.Thread(target=work, name="service", daemon=True)
+        thread.start()
+        while thread.is_alive() and not stop.wait(POLL_S):
+            """Signals come to this thread."""
+        deadline = time.monotonic() + END_WITHIN_S
+        self._ingest.end()
+        thread.join(max(0.0, deadline - time.monotonic()))
+        if failed:
+            raise failed[0]
+        return not thread.is_alive()
+
+    def _run(self, stop: threading.Event) -> None:
         began = time.monotonic()
         aggregation_at, line_at, compaction_at = began, began + LINE_EVERY_S, began + COMPACT_EVERY_S
         # What was missed before the start comes with the first micro-batch, after the first aggregation.

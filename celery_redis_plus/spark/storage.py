@@ -28,6 +28,7 @@ PUBLICATION_LOCK = (".publication.lock", "publication")
 #: The file of a micro-batch that is whole.
 COMMITTED = "_committed.json"
 _PIECE = 8 * 1024 * 1024
+_PARQUET = dataset.ParquetFileFormat()
 #: Files whose numbers of rows are remembered, and whose footers, which an aggregation asks three times: one may have 1 MB.
 ROW_COUNTS_KEPT, FOOTERS_KEPT = 10_000, 64
 
@@ -69,7 +70,8 @@ class Storage(ABC):
         self.path = path
         # A file is written once; an aggregation asks for the rows of many, and a service runs thousands of aggregations.
         self.row_count = lru_cache(maxsize=ROW_COUNTS_KEPT)(self._row_count)
-        self.metadata = lru_cache(maxsize=FOOTERS_KEPT)(self._metadata)
+        # Its first read reads the footer, and keeps it.
+        self._fragment = lru_cache(maxsize=FOOTERS_KEPT)(self._new_fragment)
 
     def __str__(self) -> str:
         """Return the folder or the URL."""
@@ -160,9 +162,13 @@ class Storage(ABC):
 
     # ---- Parquet
 
-    def _metadata(self, name: str) -> parquet.FileMetaData:
+    def _new_fragment(self, name: str) -> dataset.ParquetFileFragment:
+        """Return a Parquet file."""
+        return _PARQUET.make_fragment(self.place(name), self.filesystem)
+
+    def metadata(self, name: str) -> parquet.FileMetaData:
         """Return the footer of a Parquet file."""
-        return parquet.read_metadata(self.place(name), filesystem=self.filesystem)
+        return self._fragment(name).metadata
 
     def _row_count(self, name: str) -> int:
         """Return how many rows a Parquet file has, from its footer."""
@@ -184,8 +190,8 @@ class Storage(ABC):
 
     def dataset(self, names: Sequence[str], schema: pa.Schema | None = None) -> dataset.Dataset:
         """Return Parquet files as one data set; a column of `schema` that a file lacks is null."""
-        places = [self.place(name) for name in names]
-        return dataset.dataset(places, schema=schema, format="parquet", filesystem=self.filesystem)
+        fragments = [self._fragment(name) for name in names]
+        return dataset.FileSystemDataset(fragments, schema or fragments[0].physical_schema, _PARQUET, self.filesystem)
 
     # ---- one writer, and one step
 

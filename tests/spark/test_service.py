@@ -143,6 +143,33 @@ def test_at_its_end_it_does_not_ask_a_broker_that_may_hang(tmp_path, broker_url,
     assert asked == [False]
 
 
+def test_a_store_that_answers_slowly_does_not_keep_it_from_ending(tmp_path, broker_url, monkeypatch):
+    folding, answer, stop = threading.Event(), threading.Event(), threading.Event()
+
+    def fold(*_arguments, **_options):
+        folding.set()
+        assert answer.wait(PATIENCE_S)
+        return Folded(1)
+
+    monkeypatch.setattr(service_module, "fold", fold)
+    monkeypatch.setattr(service_module, "END_WITHIN_S", 0.2)
+    ingest = IngestProcess(IDLE, os.environ)
+    service = Service(tmp_path, Source(broker_url, "", "*"), ingest, fresh_s=0.2, say=print)
+    ended = []
+    runs = threading.Thread(target=lambda: ended.append(service.run(stop)))
+    runs.start()
+    try:
+        assert folding.wait(PATIENCE_S)
+        stop.set()
+        runs.join(PATIENCE_S)
+        assert (ended, ingest.running, ingest.keep_up()) == ([False], False, "")
+        assert not ingest.running
+    finally:
+        answer.set()
+    (thread,) = [thread for thread in threading.enumerate() if thread.name == "service"]
+    thread.join(PATIENCE_S)
+
+
 def has_locked(folder, stack):
     """Return whether the folder was free: then it is locked until `stack` ends."""
     try:
