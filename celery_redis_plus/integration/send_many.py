@@ -7,7 +7,9 @@ from contextlib import nullcontext
 from itertools import chain
 from typing import Any
 
-from celery_redis_plus.errors import OptionError
+from celery.canvas import Signature
+
+from celery_redis_plus.errors import InvalidArgument, OptionError
 
 #: How many messages wait in a batch at most, where the caller says nothing; as kombu's `Producer.batch`.
 BATCH_SIZE = 1000
@@ -26,11 +28,12 @@ def send_many(signatures: Iterable[Any], *, producer: Any = None, batch_size: An
 
     Raises:
         OptionError: `batch_size` is no whole number from 1.
+        InvalidArgument: one of `signatures` is none; those before it may be published.
         kombu.exceptions.BatchPublishError: some of the messages are not published; the text says how many, its cause why.
     """
     if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
         raise OptionError(f"argument 'batch_size' of send_many is {batch_size!r}; allowed is a whole number from 1")
-    waiting = iter(signatures)
+    waiting = map(_checked, signatures)
     first = next(waiting, None)
     if first is None:
         return []
@@ -38,3 +41,9 @@ def send_many(signatures: Iterable[Any], *, producer: Any = None, batch_size: An
         batch = publisher.batch(max_size=batch_size) if hasattr(publisher, "batch") else nullcontext()
         with batch:
             return [signature.apply_async(producer=publisher) for signature in chain([first], waiting)]
+
+
+def _checked(signature: Any) -> Any:
+    if not isinstance(signature, Signature):
+        raise InvalidArgument(f"send_many was given {signature!r:.100}; allowed are signatures, such as add.s(1, 2)")
+    return signature

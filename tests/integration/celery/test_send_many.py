@@ -7,7 +7,7 @@ import pytest
 from celery import group
 
 from celery_redis_plus import send_many
-from celery_redis_plus.errors import OptionError
+from celery_redis_plus.errors import InvalidArgument, OptionError
 
 with_batches = pytest.mark.skipif(not hasattr(kombu.exceptions, "BatchPublishError"), reason="kombu 5.6 has no batches")
 
@@ -55,6 +55,17 @@ def test_groups_and_delayed_tasks_may_be_among_them(app):
 
 def test_nothing_is_published_for_nothing(app):
     assert send_many([]) == []
+
+
+@pytest.mark.parametrize("wrong", [None, "x", {"task": "add"}])
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_thing_that_is_no_signature_is_refused(app, wrong, place):
+    given = [app.add.s(1, 1), app.add.s(2, 2)]
+    given.insert(place, wrong)
+    with pytest.raises(InvalidArgument, match="allowed are signatures") as caught:
+        send_many(given)
+    assert repr(wrong) in str(caught.value)
+    assert [2, 2] not in waiting(app)
 
 
 @pytest.mark.parametrize("size", [0, -1, 1.5, True, "10", None])
