@@ -34,7 +34,8 @@ def scan_tags(commands: CommandConnection, key: bytes) -> Iterator[tuple[str, fl
     """Yield the tags of a sorted set with their scores, in no order, each once.
 
     A tag that stands there all the time is always found, also where others come and go meanwhile, which ranks cannot promise:
-    https://redis.io/docs/latest/commands/scan/ "Scan guarantees".
+    https://redis.io/docs/latest/commands/scan/ "Scan guarantees". A tag is ASCII: what is not was put there by somebody else, and is
+    left out. `check` finds it.
 
     Raises:
         redis.exceptions.RedisError: as `error_translation.translate` names it.
@@ -44,7 +45,7 @@ def scan_tags(commands: CommandConnection, key: bytes) -> Iterator[tuple[str, fl
     while True:
         cursor, found = commands.command("ZSCAN", key, cursor, "COUNT", SCANNED_A_CALL)
         for tag, score in zip(found[::2], found[1::2], strict=True):
-            if tag not in seen:
+            if tag not in seen and tag.isascii():
                 seen.add(tag)
                 yield tag.decode(), float(score)
         if cursor == b"0":

@@ -90,3 +90,12 @@ def test_damaged_fields_of_a_consumer(scene, cli, redis_client, broker_url):
     (consumer,) = redis_client.zrange(BAD.consumers, 0, -1)
     redis_client.hset(BAD.consumer + consumer, mapping=dict.fromkeys(CONSUMER_FIELDS, "x"))
     assert all_that_fail(cli, broker_url) == []
+
+
+@pytest.mark.parametrize("place", ["ready", "delayed", "index", "dead"])
+def test_a_member_that_is_no_text_is_passed_over(cli, scene, redis_client, broker_url, place):
+    redis_client.zadd(getattr(BAD, place), {b"\xff\xfe": 5})
+    assert all_that_fail(cli, broker_url) == []
+    for command in ("dead-letters list bad", "dead-letters groups bad", "messages list bad", "dead-letters replay bad --all"):
+        assert (cli(*command.split()).status, command) == (0, command)
+    assert redis_client.zcard(BAD.dead) == (place == "dead")
