@@ -15,6 +15,9 @@ from celery_redis_plus.errors import ServerTimeout, ServerUnreachable
 #: Seconds by which the server may be late with its own timeout (up to 100 ms, seen by its cron) and the network besides.
 REPLY_GRACE_S = 5.0
 
+#: An operator ends the call with an error instead of a timeout: https://redis.io/docs/latest/commands/client-unblock/
+UNBLOCKED = "UNBLOCKED client unblocked via CLIENT UNBLOCK"
+
 
 class BlockingConnection(PersistentConnection):
     """A connection on which at most one command waits."""
@@ -90,7 +93,7 @@ class BlockingConnection(PersistentConnection):
                 self._fail_and_raise(error)
 
     def finish(self) -> Any:
-        """Return the reply to what `start` sent, waiting for it if need be. Raises as `start` does."""
+        """Return the reply to what `start` sent, waiting for it if need be; None after a timeout. Raises as `start` does."""
         with self.lock:
             self._waiting = False
             if self._connection is None:
@@ -98,6 +101,8 @@ class BlockingConnection(PersistentConnection):
             try:
                 return self._read()
             except ResponseError as error:
+                if UNBLOCKED in str(error):
+                    return None
                 self._refuse(error, self._command)
             except BaseException as error:
                 self._fail_and_raise(error)

@@ -34,8 +34,8 @@ def scan_tags(commands: CommandConnection, key: bytes) -> Iterator[tuple[str, fl
     """Yield the tags of a sorted set with their scores, in no order, each once.
 
     A tag that stands there all the time is always found, also where others come and go meanwhile, which ranks cannot promise:
-    https://redis.io/docs/latest/commands/scan/ "Scan guarantees". A tag is ASCII: what is not was put there by somebody else, and is
-    left out. `check` finds it.
+    https://redis.io/docs/latest/commands/scan/ "Scan guarantees". A tag is ASCII: what is not was put there by somebody else, and
+    is left out. `check` finds it.
 
     Raises:
         redis.exceptions.RedisError: as `error_translation.translate` names it.

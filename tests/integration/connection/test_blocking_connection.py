@@ -28,6 +28,19 @@ def test_a_blocking_call_outlives_the_timeout_of_ordinary_ones(open_commands, re
     assert blocking.finish() is None
 
 
+@pytest.mark.parametrize("how", ["TIMEOUT", "ERROR"])
+def test_a_blocking_call_that_an_operator_ends_is_over(open_commands, redis_client, how):
+    blocking = open_commands(BlockingConnection, purpose="blocking")
+    blocking.start("BZPOPMIN", "wakeup", 60)
+    (client,) = wait_until(lambda: [one["id"] for one in redis_client.client_list() if "b" in one["flags"]])
+    assert redis_client.execute_command("CLIENT", "UNBLOCK", client, how) == 1
+    wait_until(blocking.arrived)
+    assert blocking.finish() is None
+    blocking.start("BZPOPMIN", "wakeup", 0.01)
+    wait_until(blocking.arrived)
+    assert blocking.finish() is None
+
+
 def test_a_blocking_call_that_the_server_does_not_end_in_time_is_given_up(open_commands, monkeypatch):
     monkeypatch.setattr(blocking_connection, "REPLY_GRACE_S", 0.1)
     blocking = open_commands(BlockingConnection, purpose="blocking")
