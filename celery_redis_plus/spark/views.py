@@ -45,6 +45,10 @@ _SPARK_FUNCTIONS = (
 )
 
 
+#: Spark's limits of a recursive view: 100 levels and a million rows. A task that starts itself again is a level each time.
+_RECURSION_LIMITS = ("spark.sql.cteRecursionLevelLimit", "spark.sql.cteRecursionRowLimit")
+
+
 def text(view: str) -> str:
     """Return the SQL of a view."""
     return Path(__file__).with_name("sql").joinpath(f"{view}.sql").read_text(encoding="utf-8")
@@ -120,6 +124,8 @@ def register_views(spark: SparkSession, root: str | Path) -> None:
     folder = folder_of(root, NO_JAVA_READER)
     for table in (EVENTS, *TABLES, "losses"):
         tables.read(spark, folder, table).createOrReplaceTempView(table)
+    for limit in _RECURSION_LIMITS:
+        spark.conf.set(limit, -1)
     for function in _SPARK_FUNCTIONS:
         spark.sql(function)
     for view in VIEWS:

@@ -54,6 +54,9 @@ WORKFLOW = [
 ]
 
 
+WORKFLOW_DEPTH = "SELECT count(*) AS tasks, max(depth) AS deepest FROM workflow"
+
+
 @pytest.fixture
 def root(tmp_path):
     made = StoredEvents(tmp_path / "tables")
@@ -141,6 +144,16 @@ def test_a_workflow_goes_from_its_root_to_its_leaves(root):
 def test_deploys_are_told_apart_by_the_names_of_workers(root):
     found = rows_of(root, "SELECT version, sum(attempts) AS attempts, max(failed) AS failed FROM deploys GROUP BY version")
     assert {row["version"]: (row["attempts"], row["failed"]) for row in found} == {"1.4": (2, 0.0), "1.5": (2, 1.0)}
+
+
+def test_a_task_may_have_started_itself_more_often_than_spark_recurs(spark, tmp_path):
+    made = StoredEvents(tmp_path / "tables")
+    lives = [message(number, parent=f"task-{number - 1}" if number else None) for number in range(120)]
+    made.add({"poll": [event for life in lives for event in life]})
+    fold(made.root)
+    register_views(spark, made.root)
+    for deepest in (query(made.root, WORKFLOW_DEPTH).to_pandas(), spark.sql(WORKFLOW_DEPTH).toPandas()):
+        assert deepest.values.tolist() == [[120, 119]]
 
 
 def test_a_task_that_replaces_itself_stays_in_its_workflow(tmp_path):
