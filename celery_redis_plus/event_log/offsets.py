@@ -24,11 +24,14 @@ class Offsets:
         queue: its name, for messages.
         epochs: (epoch, last N) of each epoch, oldest first; the last one goes on growing.
         first: id of the oldest event that is still there; None for an empty stream.
+        is_over: whether the last epoch does not grow any more: another run of the server has written it, such as a primary that
+            failed, and the next event begins a new one.
     """
 
     queue: str
     epochs: tuple[Id, ...]
     first: Id | None
+    is_over: bool = False
 
     @property
     def total(self) -> int:
@@ -43,7 +46,7 @@ class Offsets:
     def index(self, position: Id) -> int:
         """Return the index of the event `position`.
 
-        A number that an ended epoch does not have was read from a primary that failed before it had replicated it; the
+        A number that an epoch that is over does not have was read from a primary that failed before it had replicated it; the
         position is then the end of that epoch.
 
         Raises:
@@ -54,7 +57,7 @@ class Offsets:
         epoch, n = position
         before = 0
         for other, last in self.epochs:
-            if other == epoch and (n <= last or (other, last) != self.epochs[-1]):
+            if other == epoch and (n <= last or self.is_over or (other, last) != self.epochs[-1]):
                 return before + min(n, last)
             before += last
         newest = "-".join(map(str, self.epochs[-1])) if self.epochs else "empty"

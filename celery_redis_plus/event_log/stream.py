@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import logging
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
     from celery_redis_plus.connection.address import Address
     from celery_redis_plus.options import Options
 
+logger = logging.getLogger(__name__)
+
 #: Entries asked for in one command where they have payloads, of 1 MB each at most.
 PAYLOADS_A_REPLY = 32
 #: Bytes of payloads in a list of entries.
@@ -34,7 +38,8 @@ PAYLOAD_BYTES = 32 * 1024 * 1024
 REPLIES_AHEAD = 2
 
 #: Fields of `events_meta` that say how a queue's events are numbered.
-NUMBERED_BY = ("version", "epoch", "ended", "removed")
+NUMBERED_BY = ("version", "epoch", "ended", "removed", "run")
+_RUN_ID = re.compile(rb"^run_id:(\w+)", re.MULTILINE)
 
 
 class EventLog(LogServer):
@@ -129,11 +134,21 @@ class EventLog(LogServer):
         commands: list[tuple[Any, ...]] = []
         for queue in queues:
             commands += _numbered_by(self.keys.queue(queue))
-        replies = self.ask(commands, missing_ok=True)
+        replies, run = self.ask(commands, missing_ok=True), self._run()
         return {
-            queue: _numbering(queue, replies[2 * place], replies[2 * place + 1], strict=strict)
+            queue: _numbering(queue, replies[2 * place], replies[2 * place + 1], run, strict=strict)
             for place, queue in enumerate(queues)
         }
+
+    def _run(self) -> bytes:
+        """Return the server's `run_id`; empty where it does not tell."""
+        try:
+            (info,) = self.ask([("INFO", "server")])
+        except ResponseError as error:
+            logger.debug("INFO is refused: %s", error)
+            return b""
+        found = _RUN_ID.search(info)
+        return b"" if found is None else found[1]
 
     def sound_numberings(
         self, queues: Sequence[str], *, strict: bool = True
@@ -149,7 +164,7 @@ class EventLog(LogServer):
         for queue in queues:
             keys = self.keys.queue(queue)
             commands += [*_numbered_by(keys), ("HMGET", keys.events_readers, "-")]
-        replies = self.ask(commands, missing_ok=True, foreign_ok=True)
+        replies, run = self.ask(commands, missing_ok=True, foreign_ok=True), self._run()
         found: dict[str, Offsets] = {}
         foreign: dict[str, Exception] = {}
         for place, queue in enumerate(queues):
@@ -157,7 +172,7 @@ class EventLog(LogServer):
             error = next((reply for reply in (meta, info, readers) if isinstance(reply, Exception)), None)
             try:
                 if error is None:
-                    found[queue] = _numbering(queue, meta, info, strict=strict)
+                    found[queue] = _numbering(queue, meta, info, run, strict=strict)
             except (ValueError, UnknownEventSchema) as odd:
                 error = odd
             if error is not None:
@@ -287,8 +302,8 @@ def _without_collections() -> Iterator[None]:
             gc.enable()
 
 
-def _numbering(queue: str, meta: list[bytes | None], info: list[Any] | None, *, strict: bool) -> Offsets:
-    version, epoch, ended, removed = meta
+def _numbering(queue: str, meta: list[bytes | None], info: list[Any] | None, run: bytes, *, strict: bool) -> Offsets:
+    version, epoch, ended, removed, written_in = meta
     if int(version or SCHEMA_VERSION) > SCHEMA_VERSION:
         raise UnknownEventSchema(
             f"queue {queue!r} has events of schema version {int(version or 0)}; this release reads up to {SCHEMA_VERSION}. "
@@ -300,7 +315,9 @@ def _numbering(queue: str, meta: list[bytes | None], info: list[Any] | None, *, 
     stream = dict(zip(info[::2], info[1::2], strict=True))
     last = entry_id(stream[b"last-generated-id"])
     first = stream[b"first-entry"]
-    numbering = Offsets(queue, (*past, last), entry_id(first[0]) if first else None)
+    # `lua/include/log_event.lua` ends an epoch with the first event that another run of the server writes.
+    is_over = bool(run and written_in) and written_in != run
+    numbering = Offsets(queue, (*past, last), entry_id(first[0]) if first else None, is_over=is_over)
     # Streams that were removed with their queue are counted, too.
     if strict and stream[b"entries-added"] + stored_number(removed) != numbering.total:
         raise EventsLost(

@@ -119,7 +119,12 @@ class Planner:
         everything = sum(backlog.values())
         share = 1.0 if limit is None or everything <= limit else limit / everything
         end = {queue: begin[queue] + math.ceil(backlog[queue] * share) for queue in numberings}
-        read = {queue: _text(numberings[queue].id(end[queue])) for queue in numberings if end[queue] or queue in start}
+        read = {
+            # A position that a failover has cut off stays as it is: it tells what was read.
+            queue: start[queue] if queue in start and end[queue] == begin[queue] else _text(numberings[queue].id(end[queue]))
+            for queue in numberings
+            if end[queue] or queue in start
+        }
         return read | {queue: start[queue] for queue in self.foreign if queue in start}
 
     def reachable(self, start: Offset | None, end: Offset) -> Offset:

@@ -26,14 +26,16 @@ from celery_redis_plus.events import FIELD, encode
 from celery_redis_plus.keys import Keys
 from celery_redis_plus.spark import arrow_ingest, checkpoint
 from celery_redis_plus.spark.arrow_ingest import ArrowIngest, Bounds, write_days
+from celery_redis_plus.spark.checkpoint import position_in
 from celery_redis_plus.spark.fold import fold
 from celery_redis_plus.spark.incoming import waiting
+from celery_redis_plus.spark.lag import Source, lag_of
 from celery_redis_plus.spark.layers import EVENTS, LAYOUTS
 from celery_redis_plus.spark.losses import TRIMMED, noted
 from celery_redis_plus.spark.manifest import Manifest, files, new_batches
 from celery_redis_plus.spark.roots import opened
 from celery_redis_plus.spark.storage import COMMITTED
-from tests.support.event_streams import START_MS, add_events, lives
+from tests.support.event_streams import START_MS, add_events, begin_epoch, lives
 from tests.support.servers import new_server
 from tests.support.spark_jobs import Job
 from tests.support.waiting import wait_until
@@ -300,3 +302,44 @@ def test_a_folder_changes_between_this_and_spark_at_any_time(spark, once, root, 
     ingest.run_once(spark, root, source)
     exact(root, count)
     assert pc.count_distinct(rows(root).column("queue")).as_py() == 1
+
+
+def forget_the_last(client, queue, count):
+    """Let a queue's stream lack its last events, as after a failover to a replica that lagged."""
+    keys = Keys().queue(queue)
+    entries = client.xrange(keys.events)
+    client.delete(keys.events)
+    for number, fields in entries[:-count]:
+        client.xadd(keys.events, fields, id=number)
+
+
+@pytest.mark.parametrize("run", ["other", "same"])
+def test_a_failover_that_lost_the_last_events_of_a_quiet_queue_stops_no_other_one(once, root, redis_client, broker_url, run):
+    """Another run of the server ends the epoch with its next event: what was read is read, and nothing can take its numbers."""
+    count = add_events(redis_client, "quiet", LIVES[:8]) + add_events(redis_client, "busy", LIVES[:50])
+    once()
+    forget_the_last(redis_client, "quiet", 3)
+    written_in = "0" * 40 if run == "other" else redis_client.info("server")["run_id"]
+    redis_client.hset(Keys().queue("quiet").events_meta, "run", written_in)
+    count += add_events(redis_client, "busy", LIVES[50:80])
+    if run == "same":
+        with pytest.raises(EventsLost, match="queue 'quiet': the events were read up to"):
+            once()
+        return
+    for _ in range(2):
+        once()
+        exact(root, count)
+        count += add_events(redis_client, "busy", LIVES[80:90])
+    position = position_in(opened(root))
+    stored = position.offset(position.stored())
+    assert stored["quiet"] == f"{START_MS}-8"
+    assert lag_of(Source(broker_url, "", "*"), stored).events == {"busy": 10, "quiet": 0}
+    begin_epoch(redis_client, "quiet", START_MS + 5, LIVES[8])
+    redis_client.hset(Keys().queue("quiet").events_meta, "run", redis_client.info("server")["run_id"])
+    count += 1 + add_events(redis_client, "quiet", LIVES[9:12])
+    once()
+    found = rows(root).filter(pc.field("queue") == "quiet").sort_by([("epoch", "ascending"), ("n", "ascending")])
+    assert found.select(["epoch", "n"]).to_pylist() == [
+        {"epoch": epoch, "n": n} for epoch, last in ((START_MS, 8), (START_MS + 5, 4)) for n in range(1, last + 1)
+    ]
+    assert found.num_rows + rows(root).filter(pc.field("queue") == "busy").num_rows == count
