@@ -1,5 +1,5 @@
 #!lua flags=no-writes
--- Lists limiters that were used, with their keys: those first that were used first.
+-- Lists limiters that messages have asked for, with their keys: those first that were asked for first.
 -- KEYS  1 limiters (zset)
 -- KEYS of its own  limiter_bucket (string, read)  limiter_window (zset, read)  limiter_places (zset, read)  limiter_rules (hash, read)
 --       limiter_queues (zset, read)  limited (zset, read)

@@ -210,6 +210,12 @@ local function limiters()
     return wait_of(q, limiter, set.rule, spent, who, books)
   end
 
+  -- Has a limiter stand among those that are listed.
+  local function note_id(q, limiter)
+    local ids = q.prefix .. 'limiters'
+    if redis.call('ZADD', ids, text(time_ms()), limiter.id .. '\0' .. limiter.words) == 1 then redis.call('ZREMRANGEBYRANK', ids, 0, -1 - MOST_IDS) end
+  end
+
   -- Takes what `wait_for` has found room for; `taker` is who has it: of a message its tag, NUL and its queue.
   local function take(q, limiter, taker, who, is_new, tokens, booking)
     local rule, now = rule_for(q, limiter).rule, time_ms()
@@ -224,10 +230,7 @@ local function limiters()
       if booking and booking.who == who and booking.cost > 0 then booking = { cost = 0, till = now + limiter.cost / rule.rate, who = who } end
       put_tokens(key_of(q, 'limiter_bucket', limiter), rule, tokens - limiter.cost, now, booking)
     end
-    if is_new then
-      local ids = q.prefix .. 'limiters'
-      if redis.call('ZADD', ids, text(now), limiter.id .. '\0' .. limiter.words) == 1 then redis.call('ZREMRANGEBYRANK', ids, 0, -1 - MOST_IDS) end
-    end
+    if is_new then note_id(q, limiter) end
   end
 
   -- How much there is free.
@@ -278,6 +281,8 @@ local function limiters()
       take(q, limiter, tag .. '\0' .. q.rest, q.rest, is_new, tokens, booking)
       return true
     end
+    -- It may be held since before its first message.
+    if not first then note_id(q, limiter) end
     look_in(q, id, worth)
     redis.call('ZADD', q.limited, 0, member_of(id, place, tag))
     redis.call('ZADD', q.held, text(place), tag)

@@ -29,7 +29,7 @@ HEAD = ("LIMITER", "RULE", "FREE", "WAITING", "HELD FOR")
 def command(
     target: Target, *, limiter: str | None, hold: float | None, rate: str | None, default: bool, as_json: bool
 ) -> None:  # fmt: skip
-    """List the limiters that were used, those with the most waiting messages first; or hold LIMITER, or set its rule. The table
+    """List the limiters that messages have asked for, those with the most waiting messages first; or hold LIMITER, or set its rule. The table
     has the first 20, --json all.
 
     LIMITER is a name, with all its keys, or a name, a colon and a key. What is set is in force at once, and a rule stays until
@@ -46,6 +46,8 @@ def command(
         if limiter is not None and hold is not None:
             admin.hold_limiter(limiter, hold)
         found = [one for one in admin.limiters() if limiter in {None, one.limiter, one.limiter.partition(":")[0]}]
+    if asked and not found:
+        click.echo(f"no message has asked for limiter {limiter!r} yet; what is set is in force", err=True)
     print_listing(found if as_json else found[:MOST_SHOWN], asdict, HEAD, _row, as_json=as_json)
 
 

@@ -55,6 +55,19 @@ def test_a_hold_lets_nothing_pass_and_ends(cli, limited):
     assert wait_until(lambda: (found := limited.basic_get("q")) and found.payload, 10) == "b2"
 
 
+def test_a_limiter_that_is_held_before_its_first_message_is_listed_with_it(cli, channel):
+    declare(channel, "q")
+    held = cli("limiters", "stripe", "--hold", "3600")
+    assert (held.status, held.err) == (0, "no message has asked for limiter 'stripe' yet; what is set is in force\n")
+    publish(channel, "q", "x", headers={"x-limiter": "stripe:100/s"})
+    assert get(channel, 1) == [None]
+    listed = cli("limiters", "--json").json
+    assert (listed["limiter"], listed["waiting"]) == ("stripe", 1)
+    assert 3500 < listed["held_s"] <= 3600
+    assert cli("limiters", "stripe", "--hold", "0").err == ""
+    assert wait_until(lambda: (found := channel.basic_get("q")) and found.payload, 10) == "x"
+
+
 def test_why_names_the_limiter_and_when_it_has_room(cli, limited, redis_client):
     tag = redis_client.zrange("limited:{q}", 0, -1)[1].decode().partition("\0")[2][16:]
     told = cli("why", tag).out
