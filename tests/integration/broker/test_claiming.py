@@ -3,7 +3,8 @@ from __future__ import annotations
 from celery_redis_plus.broker.consumers.claims import MAX_CLAIMED
 from celery_redis_plus.broker.consumers.registry import Consumer
 from celery_redis_plus.broker.consumers.settlement import Settlement
-from celery_redis_plus.stored_message import LARGE_BODY
+from celery_redis_plus.broker.publishing.attempt import PublishAttempt
+from celery_redis_plus.stored_message import LARGE_BODY, Outgoing
 
 
 def test_a_claim_takes_at_most_five_hundred(broker):
@@ -121,6 +122,20 @@ def test_redelivery_and_failures_are_told_apart(broker):
         broker.settle(settlement, message)
         (message,) = broker.claim("q")
         assert (message.claim, message.redelivered, message.failures) == (number, redelivered, failures)
+
+
+def test_a_claimed_task_that_has_expired_is_held_for_the_visibility_timeout(broker):
+    """Else a second worker would revoke it as well."""
+    broker.declare("q")
+    broker.publisher.to_queue("q", Outgoing(b"{}", b"late", 255, life="1t"), PublishAttempt())
+    broker.publish("q", b"in time")
+    assert broker.bodies("q") == [b"late", b"in time"]
+    seconds, _ = broker.client.time()
+    deadlines = [deadline for _, deadline in broker.client.zrange("messages_index:{q}", 0, -1, withscores=True)]
+    assert len(deadlines) == 2
+    # The fixture's timeout is 30 s, less what this test took.
+    assert min(deadlines) > (seconds + 20) * 1000
+    broker.check()
 
 
 def test_a_consumer_that_was_deposed_and_chosen_again_gets_nothing_before_it_knows(broker):

@@ -104,6 +104,17 @@ def test_the_ttl_of_its_queue_ends_it_where_nobody_consumes(channel):
     assert (letter.reason, letter.body) == ("expired", b"milk")
 
 
+@pytest.mark.parametrize("delayed", [{}, {"eta": "2200-01-01T00:00:00+00:00"}])
+def test_a_worker_has_the_whole_ttl_of_its_queue_to_revoke_it(channel, redis_client, delayed):
+    Inbox(channel, "elsewhere")
+    declare(channel, "q", arguments={"x-message-ttl": 60_000})
+    publish(channel, "q", "milk", headers=expires_in(0.1) | delayed)
+    wait_until(lambda: expired(channel) == 1)
+    [(tag, ends)] = redis_client.zrange("expiry:{q}", 0, -1, withscores=True)
+    assert 60_000 <= ends - int(tag[:11], 16) < 90_000
+    assert float(redis_client.hget(b"message:{q}:" + tag, "expires")) == ends
+
+
 @pytest.mark.parametrize("delay_ms", [0, 200])
 def test_a_ttl_that_is_shorter_than_its_own_time_ends_it(channel, delay_ms):
     Inbox(channel, "elsewhere")
