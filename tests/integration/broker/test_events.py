@@ -6,6 +6,7 @@ import pytest
 
 from celery_redis_plus import clock
 from celery_redis_plus.broker.consumers.settlement import Settlement
+from celery_redis_plus.broker.consumers.unacked import UnackedMessage
 from celery_redis_plus.broker.queues.queues import Queues
 from celery_redis_plus.errors import EventsLost
 from celery_redis_plus.event_log.settings import EventLogSettings
@@ -96,6 +97,19 @@ def test_each_return_is_told(archived):
         ("claimed", None),
         ("dead_lettered", "rejected"),
     ]
+    assert event_violations(archived.client, archived.keys, "q") == []
+
+
+def test_a_return_of_what_this_process_works_on_already_is_told_with_its_delay(archived):
+    archived.declare("q")
+    archived.publish("q", b"x")
+    (message,) = archived.claim("q")
+    given_back = UnackedMessage(message.tag, "q", message.claim, "holder", retry_delay_ms=10)
+    archived.acknowledger.settle([given_back], Settlement.RELEASE_SEEN)
+    wait_until(lambda: (sweep(archived, "q"), archived.queues.sizes("q").ready)[1] == 1)
+    _, _, returned, promoted = events_of(archived.client, archived.keys, "q")
+    assert (returned.event, returned.reason, returned.delay, returned.claim) == ("retried", "handed_back", 10, 1)
+    assert promoted.event == "promoted"
     assert event_violations(archived.client, archived.keys, "q") == []
 
 
