@@ -115,6 +115,21 @@ def test_publishing_to_a_paused_queue_wakes_nobody(connect, operator, redis_clie
     assert redis_client.info("commandstats")["cmdstat_evalsha"]["calls"] <= 104
 
 
+@pytest.mark.parametrize("arguments", [{}, {"x-max-unacked": 5}, {"x-single-active-consumer": True}])
+def test_publishing_to_a_resumed_queue_that_was_empty_wakes_its_consumers(connect, operator, redis_client, arguments):
+    """A sweep, within four seconds, would wake them as well."""
+    publisher = connect().channel()
+    declare(publisher, "q", arguments=arguments)
+    operator.pause("q", "deploy")
+    publish(publisher, "q", 1)
+    assert not redis_client.exists("wakeup:{q}")
+    publisher.queue_purge("q")
+    operator.resume("q")
+    publish(publisher, "q", 2)
+    # Nobody consumes, so it is there still.
+    assert redis_client.exists("wakeup:{q}")
+
+
 def test_a_consumer_takes_from_its_other_queues_meanwhile(connect, operator):
     channel = connect().channel()
     inbox = Inbox(channel, "paused", "open", prefetch=4)
