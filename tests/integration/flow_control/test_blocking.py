@@ -66,6 +66,24 @@ def test_a_blocked_publisher_is_woken_by_whatever_makes_room(  # noqa: PLR0917 -
     assert redis_client.keys("waiting_publishers:*") == []
 
 
+def test_one_large_message_makes_room_for_all_who_fit(bounded, channel, broker_url, waiting, only_woken, redis_client):
+    """An ack wakes one publisher, which wakes the next one."""
+    queue = bounded(max_length_bytes=3000, overflow="block")
+    publish(channel, queue, "x" * 2500)
+    with (
+        PublishingThread(broker_url, queue, ["y" * 300]) as first,
+        PublishingThread(broker_url, queue, ["y" * 300]) as second,
+        PublishingThread(broker_url, queue, ["y" * 300]) as third,
+    ):
+        waiting(3)
+        channel.basic_get(queue).ack()
+        for publisher in (first, second, third):
+            publisher.join()
+            assert publisher.errors == []
+    assert channel.queue_sizes(queue).ready == 3
+    assert redis_client.keys("waiting_publishers:*") == []
+
+
 def test_a_message_that_expires_makes_room(bounded, channel, broker_url, only_woken):
     queue = bounded(max_length=1, overflow="block", message_ttl=300)
     channel.session.service.start()
