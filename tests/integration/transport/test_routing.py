@@ -164,6 +164,14 @@ def test_deleting_an_exchange_or_a_queue_removes_bindings_for_all(connect, redis
     assert 0 < redis_client.pttl("binding:{e}") <= 3_600_000
 
 
+def test_an_exchange_that_was_without_bindings_keeps_its_new_ones_for_good(channel, redis_client):
+    bound(channel, "direct", ("q", "k"))
+    channel.queue_unbind("q", "e", "k")
+    assert redis_client.pttl("binding:{e}") > 0
+    channel.queue_bind("q", "e", "k")
+    assert redis_client.pttl("binding:{e}") == -1
+
+
 # -- declarations ---------------------------------------------------------------------------------------------------------
 
 
