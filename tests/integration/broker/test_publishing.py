@@ -9,6 +9,7 @@ from redis.exceptions import ResponseError
 from celery_redis_plus import clock
 from celery_redis_plus.broker.publishing.attempt import PublishAttempt
 from celery_redis_plus.broker.publishing.publisher import stage
+from celery_redis_plus.broker.queues.messages import Messages
 from celery_redis_plus.errors import OutcomeUnknown, QueueNotFound, ServerUnreachable
 from celery_redis_plus.scripts import script
 from celery_redis_plus.stored_message import LARGE_BODY, Outgoing
@@ -163,6 +164,17 @@ def test_publishing_sends_the_wakeup_and_a_delayed_message_the_schedule_wakeup(b
     assert not broker.client.exists("wakeup:{q}")
     broker.publish("q", b"now")
     assert broker.client.exists("wakeup:{q}")
+
+
+@pytest.mark.parametrize("eta", ["+3600000", 0])
+def test_a_message_with_another_time_sends_the_schedule_wakeup(broker, eta):
+    """Else it would come with the next sweep only, which may be four seconds late."""
+    broker.declare("q")
+    broker.publish("q", b"x", eta=eta)
+    broker.client.delete("schedule_wakeup:{q}")
+    (tag,) = broker.client.zrange("queue:{q}", 0, -1) or broker.client.zrange("delayed:{q}", 0, -1)
+    assert Messages(broker.commands, broker.keys, dead_letter_max=5).reschedule("q", tag.decode(), "+50")
+    assert broker.client.exists("schedule_wakeup:{q}")
 
 
 def test_the_score_of_the_farthest_message_is_exact(broker):
