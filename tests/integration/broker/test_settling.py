@@ -143,6 +143,36 @@ def test_the_work_waits_for_an_early_ack_while_another_thread_waits_for_the_serv
     assert not broker.client.keys("message:{q}:*")
 
 
+def moves_on(broker, tag):
+    broker.client.zrem("messages_index:{q}", tag)
+    broker.client.zadd("delayed:{q}", {tag: 1})
+
+
+UNCONFIRMED = {
+    "it stands elsewhere": moves_on,
+    "the server refuses": lambda broker, _: broker.client.set("messages_index:{q}", "foreign"),
+    "the connection is lost": lambda broker, _: None,
+}
+
+
+@pytest.mark.parametrize("how", UNCONFIRMED)
+def test_an_early_ack_that_the_server_has_not_confirmed_is_sent_again(broker, how):
+    """Else another worker would do what is done already."""
+    broker.declare("q")
+    broker.publish("q", b"x")
+    (message,) = broker.unacked_messages.add(broker.claim("q"), "session", clock.now_s())
+    held = broker.unacked_messages.begin_settling(message.tag, Settlement.ACK)
+    UNCONFIRMED[how](broker, message.tag)
+    broker.acknowledger.ack_before_work(held)
+    if how == "the connection is lost":
+        broker.commands.abort()
+    else:
+        # Its reply comes behind those of the ack.
+        broker.commands.command("PING")
+    assert broker.unacked_messages.take_deferred() == [held]
+    assert broker.unacked_messages.find(message.tag) is held
+
+
 @pytest.fixture
 def settling_message(broker):
     broker.declare("q")
