@@ -129,6 +129,22 @@ def test_a_store_keeps_the_latest_and_counts_what_it_loses(connect, redis_client
     assert redis_client.hget("meta:{q}", "dead_evicted") == b"2"
 
 
+def test_a_letter_is_kept_for_as_long_as_the_option_says(connect, redis_client):
+    channel = connect(dead_letter_ttl=600).channel()
+    declare(channel, "q")
+    publish(channel, "q", "older", "younger")
+    reject_all(channel, "q", 2)
+    older, younger = wait_until(lambda: len(found := letters(channel, "q")) == 2 and found)
+    # One died a little longer ago than that, the other a minute less.
+    redis_client.zincrby("dead:{q}", -605_000, older.tag)
+    redis_client.zincrby("dead:{q}", -540_000, younger.tag)
+    redis_client.zadd("schedule_wakeup:{q}", {"due": 0})
+    # One pass takes all whose time is over.
+    wait_until(lambda: len(letters(channel, "q")) < 2)
+    assert [letter.body for letter in letters(channel, "q")] == [b"younger"]
+    assert redis_client.hget("meta:{q}", "dead_evicted") == b"1"
+
+
 @pytest.mark.parametrize("body", ["small", "x" * 1_100_000])
 def test_the_dead_letter_exchange_gets_it_with_x_death(channel, body):
     declare(channel, "graves")
