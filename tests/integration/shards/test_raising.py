@@ -17,7 +17,7 @@ from celery_redis_plus.cli.main import main
 from celery_redis_plus.connection.persistent_connection import PersistentConnection
 from celery_redis_plus.connection.shard_layout import shard_of
 from celery_redis_plus.errors import OptionError, QueueFull, ShardsRaised
-from celery_redis_plus.shards import raising, shard_state
+from celery_redis_plus.shards import queue_move, raising, shard_state
 from tests.integration.shards.conftest import SHARDS
 from tests.support.dead_letters import dead_letters_of
 from tests.support.inbox import Inbox, declare, publish
@@ -194,6 +194,23 @@ def test_a_kill_between_any_two_calls_loses_and_doubles_nothing(connect_shards, 
             raised(url)
     raised(url)
     for queue in QUEUES[3:5]:
+        inbox = Inbox(connect_more().channel(), queue)
+        assert inbox.drain(5, timeout_s=5) == list(range(5))
+        assert not inbox.pump(0.1)
+
+
+def test_a_page_that_took_too_long_is_moved_with_the_next_raise(connect_shards, connect_more, url, monkeypatch):
+    """Its time is over, as after a standstill: another call may have moved it meanwhile."""
+    channel = connect_shards().channel()
+    declare(channel, *QUEUES)
+    for queue in QUEUES:
+        publish(channel, queue, *range(5))
+    with monkeypatch.context() as stood_still:
+        stood_still.setattr(queue_move, "STORE_WITHIN_MS", -60_000)
+        with pytest.raises(TimeoutError, match="took too long"):
+            raised(url)
+    raised(url)
+    for queue in QUEUES:
         inbox = Inbox(connect_more().channel(), queue)
         assert inbox.drain(5, timeout_s=5) == list(range(5))
         assert not inbox.pump(0.1)
