@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from contextlib import suppress
 
 import pytest
 
@@ -62,6 +64,34 @@ def test_one_that_died_is_waited_for_and_replaced(store, s3):
 
 def test_of_many_that_begin_at_once_one_works_at_a_time(s3):
     assert_one_works_at_a_time(s3.url)
+
+
+def test_two_that_ask_at_the_same_moment_see_each_other(s3, monkeypatch):
+    is_alone, both_ask, looked = Lease._is_alone, threading.Barrier(2), []  # noqa: SLF001
+
+    def look(self, silent):
+        if self not in looked:
+            looked.append(self)
+            both_ask.wait(30)
+        return is_alone(self, silent)
+
+    monkeypatch.setattr(Lease, "_is_alone", look)
+    leases, holding = [Lease(ObjectStore(s3.url), "x", "work") for _ in range(2)], []
+
+    def acquire(lease):
+        with suppress(TablesUnusable):
+            lease.acquire(lambda _earlier: "")
+            holding.append(lease)
+
+    threads = [threading.Thread(target=acquire, args=(lease,)) for lease in leases]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len(looked) == 2
+    assert len(holding) == 1
+    for lease in leases:
+        lease.release()
 
 
 def test_a_version_of_one_that_was_replaced_does_not_count(store, s3):
