@@ -13,6 +13,7 @@ from celery_redis_plus.errors import InvalidArgument, InvalidPriority, PublishRe
 from celery_redis_plus.events import read_entry
 from celery_redis_plus.keys import Keys
 from celery_redis_plus.testing import EmbeddedServer
+from celery_redis_plus.transport import once_sender
 from celery_redis_plus.transport.once_sender import OnceSender
 from tests.support.lost_replies import lose_the_replies
 from tests.support.sentinels import sentinel_deployment
@@ -106,6 +107,28 @@ def test_a_queue_that_stays_full_is_an_error_after_the_patience(bounded, broker_
         assert sender.stored == 3
         assert bounded(2) == [1, 1]
     assert (sender.stored, sender.known) == (5, 0), "a refused message is not known"
+
+
+def test_the_patience_begins_anew_with_each_message_that_a_full_queue_takes(bounded, broker_url, monkeypatch):
+    class SlowConsumer:
+        """The time, in which a consumer takes a message with each pause of the sender."""
+
+        now_s = 0.0
+
+        def monotonic(self):
+            return self.now_s
+
+        def sleep(self, _):
+            self.now_s += 40.0
+            taken.extend(bounded(1))
+
+    taken, slow = [], SlowConsumer()
+    monkeypatch.setattr(once_sender, "time", slow)
+    with OnceSender(broker_url, patience_s=60) as sender:
+        for number in range(7):
+            sender.send("bounded", str(number), str(number).encode())
+    assert (sender.stored, slow.now_s) == (7, 160.0)
+    assert taken + bounded(3) == list(range(7))
 
 
 def test_a_queue_that_makes_dead_letters_of_what_it_refuses_is_not_asked_again(channel, broker_url, redis_client):
