@@ -34,6 +34,14 @@ def test_a_consumer_is_listed_as_soon_as_it_consumes(connect, operator):
     assert timedelta(0) <= datetime.now(UTC) - record.since < timedelta(seconds=30)
 
 
+def test_its_registration_keeps_a_transient_queue_for_as_long_as_it_counts(channel, redis_client):
+    """Its process may stand still before its maintenance has begun."""
+    declare(channel, "q", arguments={"x-expires": 10_000})
+    assert redis_client.pttl("meta:{q}") <= 10_000
+    Consumers(channel.session.commands, KEYS).join(Consumer("me.1", "q", "tag"))
+    assert redis_client.pttl("meta:{q}") > 10_000
+
+
 def test_held_messages_and_state_are_those_of_the_consumer(connect, operator):
     one, two = (Inbox(connect(consumer_heartbeat_timeout=1).channel(), "q", prefetch=2, ack=False) for _ in range(2))
     publish(one.channel, "q", 1, 2, 3)
