@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import kombu
 import pytest
 
+from celery_redis_plus import clock
 from celery_redis_plus.admin.broker_admin import BrokerAdmin
 from celery_redis_plus.broker.arguments.redrive_rule import RedriveRule
 from celery_redis_plus.broker.dead_letters.redriver import REDRIVES, Redriver, Walk
 from celery_redis_plus.broker.dead_letters.store import DEAD_LETTER_PAGE, DeadLetters
 from celery_redis_plus.errors import InvalidArgument
 from celery_redis_plus.keys import Keys
+from celery_redis_plus.maintenance.leader import Leadership
+from celery_redis_plus.maintenance.redrive import Redrive
 from tests.support.inbox import Inbox, declare, publish
+from tests.support.process_clock import ProcessClock
 from tests.support.waiting import wait_until
 
 KEYS = Keys().queue("q")
@@ -77,6 +83,21 @@ def test_the_rate_and_the_order_hold_page_by_page(channel, redis_client):
     assert [redriver.redrive("q", rule, walk, most) for most in (0, 3, 1000, 1000, 1000)] == [0, 3, DEAD_LETTER_PAGE, 17, 0]
     assert walk.at_end
     assert dead(redis_client) == 0
+
+
+def test_a_long_rest_saves_up_no_more_than_a_second(channel, redis_client, monkeypatch):
+    declare(channel, "q")
+    die(channel, *range(20))
+    wait_until(lambda: dead(redis_client) == 20)
+    redriver, stepped = redriver_of(channel), ProcessClock()
+    monkeypatch.setattr(redriver, "rules", lambda _: {"q": RedriveRule.parse("after=0 rate=3")})
+    monkeypatch.setattr(clock, "now_s", stepped)
+    redrive = Redrive(redriver, SimpleNamespace(queues=["q"]), Leadership(10.0))
+    redrive.run()
+    assert dead(redis_client) == 19
+    stepped.advance(1800)
+    redrive.run()
+    assert dead(redis_client) == 16
 
 
 def test_what_stays_is_passed_once_and_holds_up_nothing(channel, redis_client):
