@@ -102,6 +102,23 @@ def test_without_a_policy_celerys_settings_hold_and_events_tell_how_the_work_end
     assert (path[-1].event, path[-1].reason, path[-1].error) == last
 
 
+def test_beside_queues_with_a_policy_celerys_settings_hold_in_the_others(life_app, life_worker, paths):
+    on_failure = dict.fromkeys(("acks_on_failure_or_timeout", "acks_on_failure", "acks_on_timeout"), False)
+    settings = {"task_acks_late": True, **{f"task_{name}": value for name, value in on_failure.items()}}
+    worker = life_worker(concurrency=3, settings=settings, configured={"queue_ack_policies": {"other": "ack_after"}})
+    app = life_app(settings=settings)
+    ways = {"success": "acked", "failure": "dead_lettered", "time_limit": "requeued", "worker_lost": "dead_lettered"}
+    for way in ways:
+        app.send_task("life.end", [way], task_id=way, **({"time_limit": 1} if way == "time_limit" else {}))
+
+    def settled():
+        ends = {path[0].task_id: [event.event for event in path if event.event in EVENTS] for path in paths("celery").values()}
+        return {way: events[0] for way, events in ends.items() if events}
+
+    wait_until(lambda: settled().keys() == ways.keys(), 30, worker.tail)
+    assert settled() == ways
+
+
 def test_a_policy_that_does_not_exist_is_refused(life_app):
     from celery_redis_plus.errors import OptionError
 
