@@ -29,7 +29,8 @@ def busy(life_app, life_worker, paths, redis_client, tmp_path):
         running = 1 if pool == "solo" else RUNNING
         for number in range(running + WAITING):
             app.send_task("life.end", ["wait", str(flag)], task_id=f"{number}")
-        worker = life_worker(pool=pool, concurrency=running, settings=settings(**options))
+        pidfile = f"--pidfile={tmp_path / 'worker.pid'}"
+        worker = life_worker(pool=pool, concurrency=running, settings=settings(**options), options=(pidfile,))
         held = 3 * running
         wait_until(lambda: redis_client.zcard("messages_index:{celery}") == held, 20, worker.tail)
         # Solo and greenlets deliver what they can run, and greenlets one more, which waits for a free one.
@@ -84,13 +85,16 @@ def test_what_ends_within_the_timeout_is_acked_and_what_waits_goes_back_at_once(
 
 
 @pytest.mark.parametrize("pool", ["prefork", "threads"])
-def test_a_second_signal_ends_the_wait(pool, busy, redis_client):
+def test_a_second_signal_ends_the_wait_and_leaves_no_pidfile(pool, busy, redis_client, tmp_path):
+    """Where it stays, the next worker may not start: its number may be another process's by then."""
     worker, _, _ = busy(pool, graceful_timeout=300)
+    assert (tmp_path / "worker.pid").exists()
     worker.signal(signal.SIGTERM)
     wait_until(lambda: "Warm shutdown" in worker.tail(400), 10, worker.tail)
     worker.signal(signal.SIGTERM)
     worker.wait(20)
     assert ready(redis_client) == RUNNING + WAITING
+    assert not (tmp_path / "worker.pid").exists()
 
 
 @pytest.mark.sample(2)
