@@ -195,6 +195,23 @@ def test_a_broadcast_reaches_queues_of_all_shards(connect_shards):
         wait_until(lambda: not [one for one in channel.fanout_subscribers(exchange.name) if one.state == "live"])  # noqa: B023
 
 
+@pytest.mark.parametrize("shard", range(SHARDS))
+def test_a_queue_that_is_unbound_hears_no_broadcast_by_whichever_shard_it_comes(connect_shards, shard):
+    exchange = kombu.Exchange(named(shard, "news"), "fanout")
+    unbound, bound = (kombu.Queue(named(1, name), exchange, durable=True) for name in ("unbound", "bound"))
+    channel = connect_shards().channel()
+    for queue in (unbound, bound):
+        queue(channel).declare()
+    channel.queue_unbind(unbound.name, exchange.name)
+    inbox = Inbox(channel, *(kombu.Queue(queue.name, no_declare=True) for queue in (unbound, bound)))
+    publisher = connect_shards()
+    publisher.Producer(exchange=exchange).publish("all")
+    inbox.drain(1)
+    publish(publisher.channel(), unbound.name, "after")
+    inbox.drain(2)
+    assert [(message.queue, message.payload) for message in inbox.messages] == [(bound.name, "all"), (unbound.name, "after")]
+
+
 def test_a_message_without_a_queue_is_kept_where_the_command_line_finds_it(channel):
     channel.exchange_declare("orders", "direct", durable=True)
     publish_to = kombu.Producer(channel, kombu.Exchange("orders", "direct"))
