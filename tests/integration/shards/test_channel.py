@@ -212,6 +212,18 @@ def test_a_queue_that_is_unbound_hears_no_broadcast_by_whichever_shard_it_comes(
     assert [(message.queue, message.payload) for message in inbox.messages] == [(bound.name, "all"), (unbound.name, "after")]
 
 
+def test_the_refusal_of_one_shard_is_told_though_others_take_the_message(channel):
+    exchange = kombu.Exchange("orders", "direct")
+    full = {"x-max-length": 1, "x-overflow": "reject-publish"}
+    for queue in QUEUES:
+        kombu.Queue(queue, exchange, "k", queue_arguments=full if queue == QUEUES[1] else None)(channel).declare()
+    producer = kombu.Producer(channel, exchange, routing_key="k")
+    producer.publish("first")
+    with pytest.raises(QueueFull):
+        producer.publish("second")
+    assert [channel.queue_sizes(queue).ready for queue in QUEUES] == [2, 1, 2]
+
+
 def test_a_message_without_a_queue_is_kept_where_the_command_line_finds_it(channel):
     channel.exchange_declare("orders", "direct", durable=True)
     publish_to = kombu.Producer(channel, kombu.Exchange("orders", "direct"))
