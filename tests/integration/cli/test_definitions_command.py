@@ -79,6 +79,16 @@ def test_a_conflict_is_told_and_nothing_is_changed(cli, channel, tmp_path):
     assert Inbox(channel, "new").exactly(1) == ["one"]
 
 
+@pytest.mark.parametrize("change", [("x-rate-limit=60/m", "--priority", "3"), ("x-rate-limit=50/m", "--priority", "4")])
+def test_a_policy_with_other_arguments_or_another_priority_is_a_conflict(change, cli, filled, tmp_path):
+    file = tmp_path / "definitions.json"
+    cli("export", "definitions", "--output", str(file))
+    cli("policy", "orders", *change, "--reason", "more")
+    refused = cli("import", "definitions", str(file))
+    assert refused.status == 1
+    assert "conflict: policy 'orders' has other arguments or another priority" in refused.err
+
+
 def test_definitions_of_rabbitmq_are_declared_without_its_policies(cli, tmp_path):
     file = tmp_path / "rabbit.json"
     queue = {"name": "q", "vhost": "shop", "durable": True, "auto_delete": False, "arguments": {"x-queue-type": "classic"}}
