@@ -29,8 +29,8 @@ HEAD = ("LIMITER", "RULE", "FREE", "WAITING", "HELD FOR")
 def command(
     target: Target, *, limiter: str | None, hold: float | None, rate: str | None, default: bool, as_json: bool
 ) -> None:  # fmt: skip
-    """List the limiters that messages have asked for, those with the most waiting messages first; or hold LIMITER, or set its rule. The table
-    has the first 20, --json all.
+    """List the limiters that messages have asked for, those with most waiting messages first; or hold LIMITER, or set its rule.
+    The table has the first 20, --json all.
 
     LIMITER is a name, with all its keys, or a name, a colon and a key. What is set is in force at once, and a rule stays until
     --default.
