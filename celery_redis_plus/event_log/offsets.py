@@ -68,11 +68,14 @@ class Offsets:
         )
 
     def position_of(self, position: Id) -> int:
-        """Return the index of `position`; where the stream never had it, the position at which reading can begin."""
+        """Return the index of `position`; where the stream never had it, the position at which reading can go on.
+
+        Of the epoch that is there, all that it has was read. Of another one nothing is known: then it is the beginning.
+        """
         try:
             return self.index(position)
         except EventsLost:
-            return self.trimmed
+            return self.total if self.epochs and self.epochs[-1][0] == position[0] else self.trimmed
 
     def id(self, index: int) -> Id:
         """Return the id of the event `index`; of 0, the beginning."""

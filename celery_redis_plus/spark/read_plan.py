@@ -121,7 +121,9 @@ class Planner:
         end = {queue: begin[queue] + math.ceil(backlog[queue] * share) for queue in numberings}
         read = {
             # A position that a failover has cut off stays as it is: it tells what was read.
-            queue: start[queue] if queue in start and end[queue] == begin[queue] else _text(numberings[queue].id(end[queue]))
+            queue: start[queue]
+            if queue in start and numberings[queue].is_over and end[queue] == begin[queue]
+            else _text(numberings[queue].id(end[queue]))
             for queue in numberings
             if end[queue] or queue in start
         }
@@ -238,7 +240,7 @@ class Planner:
             return numbering.index(BEGINNING if offset is None else entry_id(offset))
         except EventsLost as error:
             self._on_loss(numbering.queue, str(error), 0)
-            return numbering.trimmed
+            return numbering.position_of(entry_id(offset or "0-0"))
 
     def _goal(self, numbering: Offsets, offset: str | None) -> int:
         return 0 if offset is None else self._position(numbering, offset)
