@@ -285,13 +285,6 @@ class ShardsTransport(Transport):
         """
         return self._connected and (not self._states.raised_to or self._consumes())
 
-    def create_channel(self, connection: Any) -> Any:
-        """Open a channel, as `Transport.create_channel`."""
-        transport = connection if isinstance(connection, Transport) else self
-        channel = transport.Channel(transport)
-        transport.channels.append(channel)
-        return channel
-
     def read_broadcasts_again(self, queue: str) -> None:
         """Do nothing: the transport of each shard does."""
 

@@ -15,7 +15,7 @@ from celery_redis_plus.connection import forks
 from celery_redis_plus.connection.address import Address, url_options
 from celery_redis_plus.connection.forks import lock_of
 from celery_redis_plus.consumer.publisher_session import PublisherSession
-from celery_redis_plus.errors import OptionError
+from celery_redis_plus.errors import ChannelClosed, OptionError
 from celery_redis_plus.kombu_options import check_url_options, ignored
 from celery_redis_plus.options import Options
 from celery_redis_plus.transport import framework_hooks, url_parsing, url_sentinels
@@ -215,7 +215,12 @@ class Transport(virtual.Transport):
 
         `Connection.channel` (kombu 5.6, 5.7) looks up its transport first and connects then, and connecting may replace the
         transport by that of the next URL.
+
+        Raises:
+            ChannelClosed: the kombu connection was released, and so leads nowhere.
         """
+        if connection is None:
+            raise ChannelClosed("the connection was released; open a new one")
         transport = connection if isinstance(connection, Transport) else self
         channel = transport.Channel(transport)
         transport.channels.append(channel)

@@ -108,3 +108,12 @@ def test_an_error_does_not_end_what_the_channel_does(connect):
         declare_otherwise(channel, None)
     kombu.Producer(channel).publish("x", routing_key="q")
     assert Inbox(channel, "q").drain(1) == ["x"]
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_a_connection_that_was_released_opens_no_channel(broker_url, shards):
+    connection = kombu.Connection(broker_url, transport_options={"shards": shards})
+    connection.channel()
+    connection.release()
+    with pytest.raises(errors.ChannelClosed, match="the connection was released; open a new one"):
+        connection.channel()
