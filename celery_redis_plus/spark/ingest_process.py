@@ -9,11 +9,11 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
+from celery_redis_plus.connection.forks import lock_of
 from celery_redis_plus.spark.query_runner import LONGEST_PAUSE_S, GrowingPause
 
 #: Seconds that it gets to end by itself.
@@ -36,7 +36,7 @@ class IngestProcess:
         self._pause = GrowingPause(calm_s=2 * LONGEST_PAUSE_S)
         self._due = 0.0
         self.starts = 0
-        self._lock = threading.Lock()
+        self._lock = lock_of(self)
         self._over = False
 
     @property
