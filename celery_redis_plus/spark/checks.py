@@ -155,7 +155,7 @@ class _Checker:
         if missing:
             # The others would fail on them.
             return
-        if not self.files:
+        if not self.files and not self.manifest.folded:
             raise TablesUnusable(f"{self.storage} has no table 'events' yet: run `celery-redis-plus spark ingest`")
         others = {
             "logs": self._logs,

@@ -146,11 +146,23 @@ def summaries(
     if start < end <= start + LONGEST:
         before = levels_before(snapshot, start)
         seconds = by_second(snapshot, start, end, dict(zip(before["queue"], before["backlog"], strict=True)))
-        shown = seconds[seconds["minute"] >= start]
-        figures["throughput_by_second"] = throughput(shown)
-        figures["backlog_by_second"] = _joined([seconds[["queue", "minute", "backlog"]], before])
-        figures["waits_by_second"] = shown[["queue", "minute", "wait_p50_s", "wait_p95_s"]]
+        if _has_all(seconds, queues, start, end):
+            shown = seconds[seconds["minute"] >= start]
+            figures["throughput_by_second"] = throughput(shown)
+            figures["backlog_by_second"] = _joined([seconds[["queue", "minute", "backlog"]], before])
+            figures["waits_by_second"] = shown[["queue", "minute", "wait_p50_s", "wait_p95_s"]]
     return figures
+
+
+def _has_all(seconds: pd.DataFrame, minutes: pd.DataFrame, start: pd.Timestamp, end: pd.Timestamp) -> bool:
+    """Return whether all that the minutes count is there by the second: events may be removed and their minutes kept."""
+    first, last = start.ceil("min"), end.floor("min")
+
+    def counted(rows: pd.DataFrame) -> list[int]:
+        within = (rows["minute"] >= first) & (rows["minute"] < last)
+        return list(rows.loc[within, list(_COUNTED)].sum())
+
+    return not seconds.empty and counted(seconds) == counted(minutes)
 
 
 class _Messages:

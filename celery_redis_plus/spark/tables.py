@@ -13,8 +13,9 @@ import pyarrow as pa
 
 from celery_redis_plus.spark.checks import Problems, problems
 from celery_redis_plus.spark.fold import Folded, Place, Written, fold, trace
+from celery_redis_plus.spark.layers import EVENTS
 from celery_redis_plus.spark.losses import LOSS_DDL
-from celery_redis_plus.spark.manifest import TABLES, UNFINISHED, Manifest, files
+from celery_redis_plus.spark.manifest import TABLES, UNFINISHED, Manifest, event_files, files
 from celery_redis_plus.spark.message_timelines import MESSAGE_DDL
 from celery_redis_plus.spark.minute_aggregates import minute_ddl
 from celery_redis_plus.spark.repartition import by_message, unpacked
@@ -44,6 +45,9 @@ def read(spark: SparkSession, root: str | Path, table: str) -> DataFrame:
     schema = {"losses": LOSS_DDL, "messages": MESSAGE_DDL, "events": f"{EVENTS_DDL}, `date` date"}.get(table) or minute_ddl(table)
     if table == "losses":
         empty = not manifest.losses
+    elif table == EVENTS:
+        # They may all have been removed.
+        empty = bool(manifest.folded) and not event_files(root, manifest)
     else:
         own = {**manifest.tables.get(table, {}), **(manifest.tables[UNFINISHED] if table == "messages" else {})}
         # Such as `workers` before the first delivery.

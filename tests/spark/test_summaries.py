@@ -17,6 +17,8 @@ import pyarrow as pa
 from celery_redis_plus.errors import TablesUnusable
 from celery_redis_plus.spark import report
 from celery_redis_plus.spark import snapshot as snapshots
+from celery_redis_plus.spark.checks import check
+from celery_redis_plus.spark.expiry import expire
 from celery_redis_plus.spark.fold import fold
 from celery_redis_plus.spark.layers import LAYOUTS, Layers
 from celery_redis_plus.spark.losses import TRIMMED, Loss, with_losses
@@ -218,6 +220,21 @@ def test_a_short_period_is_counted_by_the_second_as_its_minutes_are(stored, tmp_
     assert "throughput_by_second" in whole, "all of it is 15 minutes"
     longer = summaries(snapshot, period=Period(begin - timedelta(days=1), begin + timedelta(days=1)))
     assert longer["throughput"]["published"].sum() == 2300
+
+
+@pytest.mark.parametrize("kinds", [["events"], ["messages"], ["events", "messages"]])
+def test_what_the_minutes_alone_still_have_is_shown_by_the_minute(stored, tmp_path, kinds):
+    begin = BEGIN + timedelta(minutes=2)
+    period = Period(begin, begin + timedelta(minutes=5))
+    before = summaries(Snapshot(tmp_path), period=period)
+    expire(tmp_path, (BEGIN + timedelta(days=2)).date(), kinds=kinds)
+    figures = summaries(Snapshot(tmp_path), period=period)
+    assert "throughput_by_second" in before
+    assert "throughput_by_second" not in figures
+    pd.testing.assert_frame_equal(figures["throughput"], before["throughput"])
+    assert Timeline.of(figures).unit == "minute"
+    assert "messages a minute" in report.render(figures)
+    assert [found for found in check(tmp_path) if found.wrong] == []
 
 
 def test_a_period_without_anything_is_a_page(stored, tmp_path):
