@@ -1,4 +1,4 @@
-"""The rights of each role on the server: `docs/topologies.md` prints them as rules for ACL SETUSER.
+"""The rights of each role on the server: `docs/access.md` prints them as rules for ACL SETUSER.
 
 The commands of a role are those of its scripts, read from their sources, and those that Python sends for it. EVALSHA needs the
 right to read and to write each key that a call names (`acl.c` of Valkey and Redis), so what tells roles apart is the commands.
@@ -112,7 +112,7 @@ ROLES = (
     Role(
         "monitor",
         "Looks: `celery-redis-plus doctor`, `check`, `queues`, `queue`, `why`, `audit`, `consumers`, `counters`, `dead-letters "
-        "list`, `web --read-only`, and the functions that read.",
+        "list`, `exporter`, `web --read-only`, and the functions that read.",
         (*_CHECKING, *_reading()),
         (
             *("exists", "get", "hexists", "hget", "hgetall", "hkeys", "hmget", "hscan", "scan", "smembers", "time", "xrange"),

@@ -63,7 +63,7 @@ class Options:
     min_fetch_interval: float = option(number(0, 3600), 0, unit="s")
     """The least time between two claims of a connection. Batches are larger and later."""
     graceful_timeout: float | None = option(number(0), None, unit="s", none="Celery's own rules: as long as they take")
-    """The time that a [stopping worker](lifecycle.md#graceful-shutdown) gives its running tasks."""
+    """The time that a [stopping worker](lifecycle.md#graceful-shutdown-stop-a-worker-with-sigterm) gives its running tasks."""
     global_keyprefix: str = option(text(), "")
     """Prefix of every key, the namespace where applications share a database. End it with a colon (`shop:`): the keys of `shop`
     could meet those of `shopdead_`."""
@@ -80,7 +80,7 @@ class Options:
     """The [priority](consumers.md#consumer-priorities) of consumers without `x-priority`. `celery worker --consumer-priority`
     sets it for one worker."""
     connection_lost_grace: float = option(number(0, 3600), 5, unit="s")
-    """The time without any connection after which a consuming process [is lost](operating.md#crashed-workers). 0 leaves that to
+    """The time without any connection after which a consuming process [is lost](operating.md#crashed-workers-killed-by-the-oom-killer-workerlosterror). 0 leaves that to
     the visibility timeout."""
     queue_order_strategy: str = option(choice("round_robin", "sorted", "priority"), "round_robin")
     """The order in which a consumer of several queues claims from them: in turn, by name, or the first declared first."""

@@ -78,7 +78,7 @@ A message that raises an `InvalidArgument` is not published.
 """
 
 
-ACCESS_INTRO = """# Access rules
+ACCESS_INTRO = """# Access rules: the ACL of workers, publishers, the exporter
 
 The rights that each role needs on the server; integration tests run with them. Write the option `global_keyprefix` before the `*`
 of `~*`, and before each key of the reader: `ROLES[0].rule("shop:")` of `celery_redis_plus.access_rules` is the first rule for the
@@ -383,7 +383,7 @@ With the option `metrics_port` and the extra `metrics`, a worker's main process 
 from celery import Celery
 
 app = Celery("shop", broker="redisplus://localhost:6379/0")
-app.conf.broker_transport_options = {"metrics_port": 9809, "metrics_host": "0.0.0.0"}
+app.conf.broker_transport_options = {"metrics_port": 9810, "metrics_host": "0.0.0.0"}
 ```
 
 Workers of one machine need different ports (in the URL: `?metrics_port=9810`). A worker that cannot listen logs an error and
@@ -420,7 +420,7 @@ The exit status is 1 if there is danger, else 0. `--json` prints one object a fi
 `values`. `--role` names a role of [the access rules](access.md) whose rights the user must have. Where `CONFIG` is refused, as by
 providers and to the role `monitor`, persistence and `min-replicas-to-write` are unknown.
 
-## The checks
+## The checks: slow Redis, memory, rights
 
 """
 

@@ -18,6 +18,17 @@ from tests.docs.questions import questions
 
 #: Words of strangers, and where the answer is.
 SEARCHES = {
+    "send to all workers": "broadcasts.html#run-a-task-on",
+    "pytest without redis": "testing.html",
+    "max concurrent tasks": "consumers.html#concurrency",
+    "redis restart": "operating.html#outages",
+    "redis down": "operating.html#outages",
+    "worker versions": "upgrading.html#upgrading",
+    "windows": "install.html#requirements",
+    "why task not running": "troubleshooting.html#a-task-is-lost",
+    "WorkerLostError": "operating.html#crashed",
+    "stop worker gracefully": "lifecycle.html#graceful",
+    "who paused the queue": "command-line.html#who-did-what",
     "nginx": "web.html#behind-nginx",
     "backup": "durability.html#backup",
     "sizing": "sizing.html",
