@@ -80,8 +80,8 @@ class Options:
     """The [priority](consumers.md#consumer-priorities) of consumers without `x-priority`. `celery worker --consumer-priority`
     sets it for one worker."""
     connection_lost_grace: float = option(number(0, 3600), 5, unit="s")
-    """The time without any connection after which a consuming process [is lost](operating.md#crashed-workers-killed-by-the-oom-killer-workerlosterror). 0 leaves that to
-    the visibility timeout."""
+    """The time without any connection after which a consuming process [is
+    lost](operating.md#crashed-workers-oom-killer-workerlosterror). 0 leaves that to the visibility timeout."""
     queue_order_strategy: str = option(choice("round_robin", "sorted", "priority"), "round_robin")
     """The order in which a consumer of several queues claims from them: in turn, by name, or the first declared first."""
     fanout_prefix: bool | str = option(

@@ -28,7 +28,6 @@ SEARCHES = {
     "why task not running": "troubleshooting.html#a-task-is-lost",
     "WorkerLostError": "operating.html#crashed",
     "stop worker gracefully": "lifecycle.html#graceful",
-    "who paused the queue": "command-line.html#who-did-what",
     "nginx": "web.html#behind-nginx",
     "backup": "durability.html#backup",
     "sizing": "sizing.html",
