@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import math
+from collections.abc import Callable
+from contextlib import suppress
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -30,18 +33,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     ingest.add_argument(
         "--once", action="store_true", help="read what is there now, and stop; otherwise go on until SIGTERM or Ctrl-C"
     )
-    ingest.add_argument("--interval", type=float, default=10.0, metavar="SECONDS", help="between two micro-batches (default: 10)")
+    ingest.add_argument(
+        "--interval", type=_seconds(0.01), default=10.0, metavar="SECONDS", help="between two micro-batches (default: 10)"
+    )
     # It is a part of `run`: it prints no line a batch, and ends with its standard input.
     ingest.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     aggregate = jobs.add_parser("aggregate", help="bring messages, queues, tasks and workers up to date with events")
     aggregate.add_argument("--rebuild", action="store_true", help="rebuild all of them")
     service = jobs.add_parser("run", help="ingest, aggregate and compact in one service, until SIGTERM or Ctrl-C")
-    service.add_argument("--fresh", type=float, default=30.0, metavar="SECONDS", help="between two aggregations (default: 30)")
+    service.add_argument(
+        "--fresh", type=_seconds(0.1), default=30.0, metavar="SECONDS", help="between two aggregations (default: 30)"
+    )
     service.add_argument("--listen", default="", metavar="HOST:PORT", help="serve /health and Prometheus' /metrics there")
     _add_bounds(ingest, service)
     for job in (ingest, service):
         job.add_argument("--queues", default="*", help="names or patterns, separated by commas (default: all)")
-        job.add_argument("--batch", type=int, metavar="N", help="events a micro-batch at most (default: 500000)")
+        job.add_argument("--batch", type=_number(1), metavar="N", help="events a micro-batch at most (default: 500000)")
         job.add_argument(
             "--reader",
             help=f"name under which events are kept for this job (default: {DEFAULT_READER}-ID of the folder; '' for none)",
@@ -58,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     publish, delta = _add_for_others(jobs)
     check = jobs.add_parser("check", help="check the tables against themselves; exit status 1 where something is wrong")
     check.add_argument("--skip", action="append", default=[], metavar="CHECK", help=f"leave out: {', '.join(CHECK_NAMES)}")
-    check.add_argument("--max-age", type=float, metavar="SECONDS", help="of the newest event (default: not checked)")
+    check.add_argument("--max-age", type=_seconds(0), metavar="SECONDS", help="of the newest event (default: not checked)")
     reads = "what reads events: this process, or Spark's tasks (auto: Spark where --master is a cluster)"
     traces = f"what traces messages: this process, or Spark's tasks (auto: Spark from {SMALL:,} events on, where Java is)"
     for job, what in ((ingest, reads), (service, reads), (aggregate, traces), (check, traces)):
@@ -66,7 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     replay = _add_replay(jobs)
     for job in (aggregate, service, compact):
         told = f"seconds for which replaced files stay for their readers (default: {KEPT_VERSIONS_S:,})"
-        job.add_argument("--keep-versions", type=float, default=KEPT_VERSIONS_S, metavar="SECONDS", help=told)
+        job.add_argument("--keep-versions", type=_seconds(0), default=KEPT_VERSIONS_S, metavar="SECONDS", help=told)
     for job in (ingest, service, replay, forget):
         # Without it, `forget` does not look what the broker still has.
         source = job.add_mutually_exclusive_group(required=job is not forget)
@@ -85,6 +92,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         job.add_argument("--master", default="local[2]", help="where Spark runs (default: %(default)s; '' as spark-submit says)")
         job.add_argument("--conf", action="append", default=[], metavar="NAME=VALUE", help="a Spark setting")
         job.add_argument("--verbose", action="store_true", help="show Spark's own log")
+
+
+def _seconds(least: float) -> Callable[[str], float]:
+    """Return what reads a number of seconds from `least` on, and raises ArgumentTypeError for any other text."""
+
+    def read(text: str) -> float:
+        with suppress(ValueError):
+            # A comparison with NaN fails.
+            if least <= (seconds := float(text)) < math.inf:
+                return seconds
+        raise argparse.ArgumentTypeError(f"{text!r} is not allowed; allowed is a number of seconds from {least:g}")
+
+    return read
+
+
+def _number(least: int) -> Callable[[str], int]:
+    """Return what reads a whole number from `least` on, and raises ArgumentTypeError for any other text."""
+
+    def read(text: str) -> int:
+        if text.isascii() and text.isdecimal() and least <= int(text):
+            return int(text)
+        raise argparse.ArgumentTypeError(f"{text!r} is not allowed; allowed is a whole number from {least}")
+
+    return read
 
 
 def _days(text: str) -> int:
@@ -123,13 +154,13 @@ def _add_bounds(ingest: argparse.ArgumentParser, service: argparse.ArgumentParse
         ("--waiting-bytes", MOST_WAITING_BYTES, "they take so many bytes on the disk"),
     ):
         told = f"read no more while {what} (default: {most:,}; 0 is no bound; not with Spark)"
-        service.add_argument(name, type=int, default=most, metavar="N", help=told)
+        service.add_argument(name, type=_number(0), default=most, metavar="N", help=told)
         # `run` hands it on.
-        ingest.add_argument(name, type=int, default=0, help=argparse.SUPPRESS)
+        ingest.add_argument(name, type=_number(0), default=0, help=argparse.SUPPRESS)
     for job in (ingest, service):
         job.add_argument(
             "--batch-bytes",
-            type=int,
+            type=_number(0),
             default=0,
             metavar="N",
             help="bytes of a micro-batch's files, about (default: no bound; not with Spark)",

@@ -240,3 +240,24 @@ def test_what_a_java_trace_hides_is_found():
     )
     assert jobs.one_line(trace) == "queue 'q': 3 events were trimmed"
     assert jobs.one_line("first\nsecond") == "first"
+
+
+@pytest.mark.parametrize(
+    ("words", "value", "allowed"),
+    [
+        *((("ingest", "--interval"), value, "a number of seconds from 0.01") for value in ("0", "-1", "nan", "inf", "x")),
+        *((("run", "--fresh"), value, "a number of seconds from 0.1") for value in ("0", "nan")),
+        (("check", "--max-age"), "nan", "a number of seconds from 0"),
+        (("compact", "--keep-versions"), "-1", "a number of seconds from 0"),
+        (("ingest", "--batch"), "0", "a whole number from 1"),
+        (("run", "--batch-bytes"), "-5", "a whole number from 0"),
+        (("run", "--waiting-events"), "-1", "a whole number from 0"),
+    ],
+)
+def test_a_number_that_is_not_allowed_is_told_with_its_argument(capsys, words, value, allowed):
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    job, name = words
+    with pytest.raises(SystemExit):
+        parser.parse_args([job, f"{name}={value}", "--root", "x", *(["--url", "redis://h"] if job in {"ingest", "run"} else [])])
+    assert f"argument {name}: {value!r} is not allowed; allowed is {allowed}" in capsys.readouterr().err
