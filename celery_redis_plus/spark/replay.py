@@ -108,7 +108,7 @@ def _chosen(messages: DataFrame, where: str) -> DataFrame:
     try:
         return messages.where(where)
     except (AnalysisException, ParseException) as error:
-        said = str(error).partition("\n")[0]
+        said = str(error).strip().partition("\n")[0]
         raise InvalidArgument(f"condition {where!r}: {said}; columns: {', '.join(messages.columns)}") from None
 
 

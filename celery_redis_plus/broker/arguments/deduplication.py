@@ -75,8 +75,8 @@ def deduplication_of(headers: Mapping[str, Any], keys: QueueKeys) -> bytes | Non
             scope = "until-claimed"
         scope = _replacing(headers) + scope
     task = headers.get("id")
-    # A task's id may be any text.
-    task_id = quote(task) if isinstance(task, str) and task else NO_TASK
+    # A task's id may be any text, also one that is no UTF-8: JSON can write a surrogate of its own.
+    task_id = quote(task, errors="backslashreplace") if isinstance(task, str) and task else NO_TASK
     return f"{scope} {ttl} {task_id} ".encode() + _key(keys, name)
 
 

@@ -52,6 +52,14 @@ def test_an_identity_is_stored_once_by_whomever_it_is_sent(broker_url):
         assert queue.qsize() == 2
 
 
+def test_a_task_id_that_is_no_utf_8_keeps_no_other_message_from_being_sent(broker_url):
+    with OnceSender(broker_url) as sender:
+        for number, task in enumerate(("a", "\ud800x", "b")):
+            sender.send("once", str(number), b"1", headers={"id": task, "task": "t"})
+        sender.send("once", "1", b"1", headers={"id": "\ud800x", "task": "t"})
+    assert (sender.stored, sender.known) == (3, 1)
+
+
 @pytest.mark.parametrize("scheme", ["REDIS", "valkey", "redisplus", "redis+socket", "unix"])
 def test_it_takes_each_url_that_an_app_takes(scheme, tmp_path):
     socket = tmp_path / "s"
