@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from celery_redis_plus import clock as process_clock
+from tests.support.process_clock import ProcessClock
+
 
 @pytest.fixture
 def busy(consuming, hub):
@@ -65,6 +68,20 @@ def test_a_refused_claim_raises_in_the_loop(busy):
     done(None, RuntimeError("refused"))
     with pytest.raises(RuntimeError, match="refused"):
         turn(busy, until=lambda: len(busy.messages) == 2)
+
+
+def test_a_connection_on_which_nothing_but_its_reply_is_missing_is_given_up(busy, monkeypatch):
+    """No sign of life is sent there meanwhile: the reply would come first."""
+    ended, clock = [], ProcessClock(process_clock.now_s())
+    monkeypatch.setattr(busy.session.commands, "abort", ended.append, raising=False)
+    monkeypatch.setattr(process_clock, "now_s", clock)
+    fetcher = busy.loop.server.fetcher
+    clock.advance(busy.session.options.socket_timeout - 1)
+    fetcher.check_pending()
+    assert ended == []
+    clock.advance(2)
+    fetcher.check_pending()
+    assert [str(error) for error in ended] == ["the server did not answer a claim, or a look for messages"]
 
 
 def test_acks_of_a_worker_with_a_pool_leave_with_the_next_claim(busy):
