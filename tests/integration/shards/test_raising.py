@@ -12,11 +12,14 @@ import pytest
 from kombu import exceptions
 
 from celery_redis_plus.admin.shard_admin import admin_of_url, raise_of_url
+from celery_redis_plus.broker.exchanges.declared_topology import numbers_of_shards
 from celery_redis_plus.broker.queues.groups import GroupRule
 from celery_redis_plus.cli.main import main
+from celery_redis_plus.connection.command_connection import CommandConnection
 from celery_redis_plus.connection.persistent_connection import PersistentConnection
-from celery_redis_plus.connection.shard_layout import shard_of
+from celery_redis_plus.connection.shard_layout import shard_of, shard_prefixes
 from celery_redis_plus.errors import OptionError, QueueFull, ShardsRaised
+from celery_redis_plus.keys import Keys
 from celery_redis_plus.shards import queue_move, raising, shard_state
 from tests.integration.shards.conftest import SHARDS
 from tests.support.dead_letters import dead_letters_of
@@ -194,6 +197,35 @@ def test_a_kill_between_any_two_calls_loses_and_doubles_nothing(connect_shards, 
             raised(url)
     raised(url)
     for queue in QUEUES[3:5]:
+        inbox = Inbox(connect_more().channel(), queue)
+        assert inbox.drain(5, timeout_s=5) == list(range(5))
+        assert not inbox.pump(0.1)
+
+
+def test_the_shard_that_decides_is_told_of_the_number_before_the_others(
+    connect_shards, connect_more, url, redis_client, monkeypatch
+):  # fmt: skip
+    """A kill between the two leaves a number that all processes agree upon."""
+    channel = connect_shards().channel()
+    declare(channel, *QUEUES)
+    for queue in QUEUES:
+        publish(channel, queue, *range(5))
+    first, *others = (Keys(prefix).database_id for prefix in shard_prefixes("", SHARDS))
+    command = CommandConnection.command
+
+    def dies(self, *arguments, **options):
+        if arguments[0] == "SET" and arguments[1] in others:
+            raise KeyboardInterrupt
+        return command(self, *arguments, **options)
+
+    with monkeypatch.context() as killed:
+        killed.setattr(CommandConnection, "command", dies)
+        with pytest.raises(KeyboardInterrupt):
+            raised(url)
+    assert numbers_of_shards(redis_client.get(first))[0] == MORE
+    assert [numbers_of_shards(redis_client.get(mark))[0] for mark in others] == [SHARDS] * len(others)
+    raised(url)
+    for queue in QUEUES:
         inbox = Inbox(connect_more().channel(), queue)
         assert inbox.drain(5, timeout_s=5) == list(range(5))
         assert not inbox.pump(0.1)
