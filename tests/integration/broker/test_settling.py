@@ -7,8 +7,10 @@ import pytest
 from celery_redis_plus import clock
 from celery_redis_plus.broker.consumers import acks
 from celery_redis_plus.broker.consumers.settlement import Settlement
+from celery_redis_plus.maintenance.reconnect_recovery import SESSION_RECHECK_S, ReconnectRecovery
 from celery_redis_plus.scripts import script
 from tests.integration.broker.conftest import DEAD_MAX
+from tests.support.process_clock import ProcessClock
 
 BACK = [Settlement.REQUEUE, Settlement.RELEASE_SEEN, Settlement.RELEASE_UNSEEN]
 
@@ -213,6 +215,25 @@ def test_a_message_that_dies_towards_an_exchange_wakes_the_sweeper(broker):
     broker.client.delete(wakeup)
     broker.settle(Settlement.REJECT, *broker.claim("q"))
     assert broker.client.exists(wakeup)
+
+
+def test_what_a_broken_session_claims_at_its_last_moment_goes_back_as_well(broker, monkeypatch):
+    stepped = ProcessClock()
+    monkeypatch.setattr(clock, "now_s", stepped)
+    broker.declare("q")
+    broker.publish("q", b"x")
+    recovery = ReconnectRecovery(broker.commands, broker.keys, broker.unacked_messages, broker.acknowledger)
+    broker.unacked_messages.abandon("holder", ["q"])
+    recovery.run()
+    # The server comes to it only now.
+    assert broker.bodies("q") == [b"x"]
+    stepped.advance(SESSION_RECHECK_S - 1)
+    recovery.run()
+    assert broker.queues.sizes("q").unacked == 1
+    stepped.advance(2)
+    assert recovery.next_run_at <= stepped.now_s
+    recovery.run()
+    assert broker.queues.sizes("q").ready == 1
 
 
 def test_a_session_is_released_in_pages_without_what_the_process_holds(broker):
