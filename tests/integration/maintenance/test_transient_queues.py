@@ -43,6 +43,20 @@ def expiring(name="q", ms=300, **options):
     return kombu.Queue(name, expires=ms / 1000, durable=False, **options)
 
 
+@pytest.mark.parametrize("consumes", [True, False])
+def test_a_janitor_leaves_what_its_own_process_consumes(consumes, channel, redis_client):
+    """Its record may have expired while the process stood still, which declares it again."""
+    declare(channel, "q", arguments={"x-expires": 60_000})
+    publish(channel, "q", "waits")
+    redis_client.delete("meta:{q}")
+    redis_client.zadd("queues", {"q": 1})
+    consumed, session = ConsumedQueues(), channel.session
+    if consumes:
+        consumed.add("q", "me.1", 60_000)
+    Janitor(session.queues, Bindings(session.commands, session.keys), consumed).clear()
+    assert redis_client.zcard("queue:{q}") == consumes
+
+
 def test_an_unused_queue_vanishes_with_its_messages(channel, redis_client):
     expiring()(channel).declare()
     publish(channel, "q", "ready", "x" * 1_100_000)
