@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
-from celery_redis_plus.broker.exchanges.declared_topology import check_mark
+from celery_redis_plus.broker.exchanges.declared_topology import check_mark, id_of_mark
 from celery_redis_plus.connection.broker_at import brokers_at
 from celery_redis_plus.connection.shard_layout import shard_of
 from celery_redis_plus.errors import (
@@ -46,10 +46,15 @@ PAUSE_S = 5.0
 _ELSEWHERE = re.compile(r"(?P<queue>.*) \(shard (?P<shard>\d+)\)", re.DOTALL)
 T = TypeVar("T")
 U = TypeVar("U")
+OnDatabase = Callable[[int, str], object]
+
+
+def _nothing(_shard: int, _database_id: str) -> None: ...
 
 
 def events_at(
-    url: str, prefix: str = "", *, shard: int | None = None, partial: bool = False, timeout_s: float = 60.0
+    url: str, prefix: str = "", *, shard: int | None = None, partial: bool = False, timeout_s: float = 60.0,
+    on_database: OnDatabase = _nothing,
 ) -> ShardEventLogs:  # fmt: skip
     """Return the events of the broker at `url`: of all its shards, or of the one that `shard` or the URL names.
 
@@ -59,6 +64,7 @@ def events_at(
         shard: the number of one shard.
         partial: as of `ShardEventLogs`.
         timeout_s: seconds that a server may take for one answer.
+        on_database: as of `ShardEventLogs`.
 
     Raises:
         InvalidAddress: the URL cannot be used.
@@ -66,7 +72,7 @@ def events_at(
     """
     address, places = brokers_at(url, prefix=prefix, shard=shard)
     logs = {place.number: EventLog.at(address, place.options, timeout_s=timeout_s) for place in places}
-    return ShardEventLogs(logs, places[0].options.shards, partial=partial)
+    return ShardEventLogs(logs, places[0].options.shards, partial=partial, on_database=on_database)
 
 
 class ShardEventLogs(EventLogs):
@@ -77,12 +83,16 @@ class ShardEventLogs(EventLogs):
         shards: how many the broker has, with those that are not read.
         partial: go on without a shard that cannot be reached, as `unreachable` says, until it is there again; else that is an
             error. Where none can be reached, it always is.
+        on_database: called with the number of a shard and its database's id, before its events are read first.
     """
 
-    def __init__(self, logs: Mapping[int, EventLog], shards: int, *, partial: bool = False) -> None:
+    def __init__(
+        self, logs: Mapping[int, EventLog], shards: int, *, partial: bool = False, on_database: OnDatabase = _nothing
+    ) -> None:
         self._logs = dict(logs)
         self._shards = shards
         self._partial = partial
+        self._on_database = on_database
         #: Those whose mark was read.
         self._checked: set[int] = set()
         #: Shard -> why it could not be reached, and until when it is not asked again.
@@ -260,4 +270,5 @@ class ShardEventLogs(EventLogs):
             mark = None
         if mark is not None:
             check_mark(mark, self._shards)
+            self._on_database(shard, id_of_mark(mark))
         self._checked.add(shard)

@@ -19,6 +19,7 @@ from celery_redis_plus.events import entry_id
 from celery_redis_plus.shards.event_logs import events_at
 from celery_redis_plus.spark.checkpoint import position_in
 from celery_redis_plus.spark.incoming import EVENTS_A_BATCH, Stored, is_stored, store_batch, waiting
+from celery_redis_plus.spark.known_broker import KnownBroker
 from celery_redis_plus.spark.layers import BYTES_AT_ONCE, EVENTS, LAYOUTS, ROWS_A_GROUP
 from celery_redis_plus.spark.loss_counter import LossCounter
 from celery_redis_plus.spark.losses import Loss, noted
@@ -84,6 +85,7 @@ class ArrowIngest:
         self._on_batch = on_batch or (lambda _number, _stored: None)
         self._most = most or Bounds()
         self._event_bytes = 0.0
+        self._known_broker = KnownBroker(self.storage, may_change=not self.options.fail_on_data_loss)
         self._stop = threading.Event()
         self._losses = LossCounter(self.storage, self.options, noted(self.storage, Manifest.read(self.storage)))
 
@@ -106,7 +108,8 @@ class ArrowIngest:
         while not stop.is_set():
             began = time.monotonic()
             try:
-                with events_at(self.options.resolved_url(), self.options.prefix, partial=not once) as log:
+                url, prefix, known = self.options.resolved_url(), self.options.prefix, self._known_broker.check
+                with events_at(url, prefix, partial=not once, on_database=known) as log:
                     self._follow(Planner(log, self.options), once=once, interval_s=interval_s)
             except _StoppedError:
                 return

@@ -8,10 +8,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from celery_redis_plus.errors import CeleryRedisPlusError, ObjectStoreFailed
+from celery_redis_plus.errors import CeleryRedisPlusError, NoEvents, ObjectStoreFailed
+from celery_redis_plus.shards.event_logs import events_at
 from celery_redis_plus.spark.job_arguments import DEFAULT_READER
+from celery_redis_plus.spark.known_broker import KnownBroker
 from celery_redis_plus.spark.object_store import ObjectStore
 from celery_redis_plus.spark.option_parsing import resolve_url
 from celery_redis_plus.spark.query_runner import GrowingPause, run_query, stopped_by_signals
@@ -68,8 +71,11 @@ def _read_by_spark(
 
     with arguments.root.locked(INGEST_LOCK):
         source = _source_options(arguments)
+        url, known = resolve_url(*broker_of(arguments)), KnownBroker(arguments.root, may_change=arguments.allow_data_loss)
 
         def started() -> StreamingQuery:
+            with events_at(url, arguments.prefix, partial=True, on_database=known.check) as log, suppress(NoEvents):
+                log.queues(arguments.queues)
             return start(
                 spark(), arguments.root, source, once=arguments.once, interval_s=arguments.interval, on_batch=tell,
                 holds_lock=True,

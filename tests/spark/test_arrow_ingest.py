@@ -29,6 +29,7 @@ from celery_redis_plus.spark.arrow_ingest import ArrowIngest, Bounds, write_days
 from celery_redis_plus.spark.checkpoint import position_in
 from celery_redis_plus.spark.fold import fold
 from celery_redis_plus.spark.incoming import waiting
+from celery_redis_plus.spark.known_broker import BROKER_FILE
 from celery_redis_plus.spark.lag import Source, lag_of
 from celery_redis_plus.spark.layers import EVENTS, LAYOUTS
 from celery_redis_plus.spark.losses import TRIMMED, noted
@@ -351,3 +352,37 @@ def test_a_failover_that_lost_the_last_events_of_a_quiet_queue_stops_no_other_on
         {"epoch": epoch, "n": n} for epoch, last in ((START_MS, 8), (START_MS + 5, 4)) for n in range(1, last + 1)
     ]
     assert found.num_rows + rows(root).filter(pc.field("queue") == "busy").num_rows == count
+
+
+def test_another_broker_is_refused_until_it_is_said_to_be_the_one(once, root, redis_client, broker_url):
+    """Its queues have other names; the first broker's would leave the offset, and come a second time."""
+    count = add_events(redis_client, "shop", LIVES[:50])
+    redis_client.set(Keys().database_id, "1.first")
+    once()
+    redis_client.flushdb()
+    count += add_events(redis_client, "test", LIVES[:3])
+    redis_client.set(Keys().database_id, "1.second")
+    for _ in range(2):
+        with pytest.raises(TablesUnusable, match="another broker: its database was first, and this one is second"):
+            once()
+    once(failOnDataLoss="false")
+    exact(root, count)
+    # As one with several shards, it is the same.
+    redis_client.set(Keys().database_id, "1.second.1")
+    assert once() == []
+
+
+@pytest.mark.parametrize("engine", ["arrow", "spark"])
+def test_a_job_says_that_its_broker_is_another_one(engine, root, redis_client, broker_url, tmp_path):
+    pytest.importorskip("pyspark", reason="needs the extra `spark`, as the command does")
+    add_events(redis_client, "shop", LIVES[:50])
+    opened(root).write_json(BROKER_FILE, {"0": "first"})
+    redis_client.set(Keys().database_id, "1.second")
+    words = ("ingest", "--once", "--url", broker_url, "--root", str(root), "--engine", engine)
+    job = Job((sys.executable, "-P", "-m", "celery_redis_plus", "spark", *words), tmp_path / "job.log", {})
+    try:
+        assert job.process.wait(60) == 1
+    finally:
+        job.end()
+    assert "has the events of another broker" in job.said
+    assert "Traceback" not in job.said

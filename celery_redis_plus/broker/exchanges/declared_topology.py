@@ -62,6 +62,13 @@ def check_mark(database_id: bytes, shards: int) -> None:
         raise OptionError(f"{text}. What to do to raise it: `celery-redis-plus shards raise`")
 
 
+def id_of_mark(database_id: bytes) -> str:
+    """Return what a mark names its database by, whatever format and number of shards it tells."""
+    number, dot, rest = database_id.partition(b".")
+    found = rest.partition(b".")[0] if dot and number.isdigit() else number
+    return found.decode("utf-8", "replace")
+
+
 def numbers_of_shards(database_id: bytes) -> list[int]:
     """Return the number of shards that a mark tells, and those that the broker had before, the last one first."""
     return [int(part) for part in database_id.split(b".")[2:] if part.isdigit()] or [1]
