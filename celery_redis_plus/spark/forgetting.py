@@ -6,6 +6,7 @@ What remains are counts: the minutes in which they happened, and how many events
 from __future__ import annotations
 
 import hashlib
+import logging
 import time
 import uuid
 from collections import Counter
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from celery_redis_plus.errors import NoPermission
 from celery_redis_plus.spark import losses, receipts
 from celery_redis_plus.spark.fold import fold
 from celery_redis_plus.spark.layers import EVENTS, LAYOUTS, Layers, among, message_keys
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
     from celery_redis_plus.event_log.event_logs import EventLogs, LogServer
     from celery_redis_plus.keys import QueueKeys
     from celery_redis_plus.spark.storage import Storage
+
+logger = logging.getLogger(__name__)
 
 #: Where rows of single messages are.
 _TABLES = (EVENTS, "messages", UNFINISHED, OPEN)
@@ -126,7 +130,12 @@ def _kept_there(log: LogServer, keys: QueueKeys, queue: str, ids: Sequence[str])
         names = [
             prefix + tag.encode() for tag in ids[first : first + _KEYS_AT_ONCE] for prefix in (keys.message, keys.event_index)
         ]
-        there = log.ask([("EXISTS", name) for name in names])
+        try:
+            there = log.ask([("EXISTS", name) for name in names])
+        except NoPermission as error:
+            # The role of a reader may see events alone.
+            logger.warning("queue %r: whether the broker still has the messages is unknown: %s", queue, error)
+            break
         found |= {name.decode("utf-8", "replace"): 1 for name, exists in zip(names, there, strict=True) if exists}
     if count := _events_of(log, queue, set(ids)):
         found[keys.events.decode("utf-8", "replace")] = count

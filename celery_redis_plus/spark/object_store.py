@@ -3,8 +3,8 @@
 Credentials are those that these find by themselves (environment, profile, role of the machine). A URL with a secret is refused.
 
 Objects are written once, under names that are never used again, but for `status.json`, `broker.json`, `delta.json` and
-`checks.parquet`. A version of the tables is one object, a micro-batch counts by one object, and both carry the number of the lease under which they
-were written (`lease.py`):
+`checks.parquet`. A version of the tables is one object, a micro-batch counts by one object, and both carry the number of the
+lease under which they were written (`lease.py`):
 
     versions/N.LEASE.json                          a manifest; the current one is the last of the last holder
     incoming/RUN/N.LEASE.RANDOM/_committed.json    a micro-batch, with the offset at which it ends

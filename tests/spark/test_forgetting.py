@@ -13,9 +13,11 @@ pytest.importorskip("duckdb", reason="needs the extra `spark`")
 
 from pyarrow import dataset, parquet
 
+from celery_redis_plus.access_rules import ROLES
 from celery_redis_plus.errors import InvalidArgument
 from celery_redis_plus.events import Event
 from celery_redis_plus.keys import Keys
+from celery_redis_plus.shards.event_logs import events_at
 from celery_redis_plus.spark import forgetting, jobs, leftovers
 from celery_redis_plus.spark import lease as lease_module
 from celery_redis_plus.spark.checks import check
@@ -193,6 +195,20 @@ def test_the_job_names_what_the_broker_still_has(root, redis_client, broker_url)
     (receipt,) = receipts(root)
     assert told.endswith(f"receipt {root}/receipts/{receipt['id']}.json")
     assert receipt["broker"] == {keys.events.decode(): count, f"{keys.message.decode()}{OPEN}": 1}
+
+
+def test_a_user_who_may_see_events_alone_forgets_and_is_told_what_is_unknown(root, redis_client, broker_url, caplog):
+    add_events(redis_client, "celery", LIVES)
+    (role,) = [role for role in ROLES if role.name == "reader"]
+    redis_client.execute_command("ACL", "SETUSER", "reader", "on", ">pw", *role.rule("").split())
+    try:
+        with events_at(broker_url.replace("//", "//reader:pw@")) as log:
+            done = forget(root, WHERE, log=log)
+    finally:
+        redis_client.execute_command("ACL", "DELUSER", "reader")
+    assert everywhere(root)[FINISHED] == 0
+    assert list(done.broker) == [Keys("").queue("celery").events.decode()]
+    assert "whether the broker still has the messages is unknown" in caplog.text
 
 
 def test_it_is_removed_at_a_url(s3, monkeypatch):
