@@ -134,7 +134,9 @@ def _kept_there(log: LogServer, keys: QueueKeys, queue: str, ids: Sequence[str])
             there = log.ask([("EXISTS", name) for name in names])
         except NoPermission as error:
             # The role of a reader may see events alone.
-            logger.warning("queue %r: whether the broker still has the messages is unknown: %s", queue, error)
+            logger.warning(
+                "queue %r: whether the broker still has the messages is unknown: %s", queue, error, extra={"queue": queue}
+            )
             break
         found |= {name.decode("utf-8", "replace"): 1 for name, exists in zip(names, there, strict=True) if exists}
     if count := _events_of(log, queue, set(ids)):

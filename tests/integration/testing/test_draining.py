@@ -23,13 +23,13 @@ def test_drain_runs_what_tasks_enqueue(app):
 @pytest.mark.parametrize("way", ["a route", "queue=", "a task that runs"])
 def test_drain_runs_tasks_in_queues_that_no_setting_names(app, way):
     ran = []
-    app.conf.task_routes = {"shop.*": {"queue": "orders"}}
+    app.conf.task_routes = {"routed.*": {"queue": "orders"}}
 
-    @app.task(name="shop.ship", shared=False)
+    @app.task(name="routed.ship", shared=False)
     def ship():
         ran.append(ship.request.delivery_info["routing_key"])
 
-    @app.task(name="start", shared=False)
+    @app.task(name="starts.routed", shared=False)
     def start():
         ran.append(start.request.delivery_info["routing_key"])
         ship.apply_async(queue="late")
