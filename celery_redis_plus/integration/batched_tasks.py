@@ -70,7 +70,8 @@ def _flush(flush: Callable[[list[Any]], Any], pool: Any, requests: Iterable[Any]
 def _end_lost(requests: list[Any], died: Any) -> None:
     """Send messages back whose pool process has died: the plugin does not settle them. Those acked early have failed."""
     # billiard's `ExceptionInfo`, the exception in it perhaps in another wrapper (`celery.worker.request.Request.on_failure`).
-    error = getattr(died.exception, "exc", died.exception)
+    error = getattr(died, "exception", died)
+    error = getattr(error, "exc", error)
     for request in requests:
         message = request.message
         if not message.acknowledged:
