@@ -30,11 +30,11 @@ if #found > 0 then return found end
 
 local record = redis.call('HMGET', KEYS[1], 'id', 'paused')
 if not record[1] then return {} end
--- Reports fields that hold no finite number: a script that counts with one fails.
+-- Reports fields that hold no number with which a script can count: beyond 2^53 the next one is the same.
 local function check_numbers(fields, renewed)
   for at, value in ipairs(fields[1] and redis.call('HMGET', KEYS[1], unpack(fields)) or {}) do
     local number = value and tonumber(value)
-    if value and not (number and math.abs(number) < math.huge) then
+    if value and not (number and math.abs(number) < 2 ^ 53) then
       report(1, renewed and 'not-a-number' or 'argument-not-a-number', string.sub(fields[at] .. ': ' .. value, 1, 100))
       if repair and renewed then redis.call('HDEL', KEYS[1], fields[at]) end
     end
