@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import logging
-import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self
@@ -14,6 +13,7 @@ from redis.exceptions import ResponseError
 from celery_redis_plus.connection.broker_at import broker_at
 from celery_redis_plus.connection.connector import Connector
 from celery_redis_plus.connection.refused_calls import describe_refusal
+from celery_redis_plus.connection.server_check import parse_info
 from celery_redis_plus.error_translation import translate
 from celery_redis_plus.errors import EventsLost, UnknownEventSchema, WrongKeyType
 from celery_redis_plus.event_log.event_logs import Entry, LogServer, chosen
@@ -39,7 +39,6 @@ REPLIES_AHEAD = 2
 
 #: Fields of `events_meta` that say how a queue's events are numbered.
 NUMBERED_BY = ("version", "epoch", "ended", "removed", "run")
-_RUN_ID = re.compile(rb"^run_id:(\w+)", re.MULTILINE)
 
 
 class EventLog(LogServer):
@@ -147,8 +146,7 @@ class EventLog(LogServer):
         except ResponseError as error:
             logger.debug("INFO is refused: %s", error)
             return b""
-        found = _RUN_ID.search(info)
-        return b"" if found is None else found[1]
+        return parse_info(info).get("run_id", "").encode()
 
     def sound_numberings(
         self, queues: Sequence[str], *, strict: bool = True
