@@ -83,6 +83,8 @@ def test_a_stale_reader_is_listed_as_such_and_dropped(run, count, broker_url, re
 
 def test_a_spark_job_says_in_one_line_what_is_missing(monkeypatch, capsys, tmp_path):
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    # An empty folder is refused before Java is looked for.
+    (tmp_path / "of a table").touch()
 
     # Few new events need no Java.
     assert main(["spark", "aggregate", "--engine", "spark", "--root", str(tmp_path)]) == 1
