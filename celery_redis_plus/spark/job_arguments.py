@@ -107,22 +107,16 @@ def _seconds(least: float) -> Callable[[str], float]:
     return read
 
 
-def _number(least: int) -> Callable[[str], int]:
-    """Return what reads a whole number from `least` on, and raises ArgumentTypeError for any other text."""
+def _number(least: int, most: int | None = None) -> Callable[[str], int]:
+    """Return what reads a whole number from `least` on, to `most`, and raises ArgumentTypeError for any other text."""
+    allowed = f"a whole number from {least}" if most is None else f"{least} to {most:,}"
 
     def read(text: str) -> int:
-        if text.isascii() and text.isdecimal() and least <= int(text):
+        if text.isascii() and text.isdecimal() and least <= int(text) and (most is None or int(text) <= most):
             return int(text)
-        raise argparse.ArgumentTypeError(f"{text!r} is not allowed; allowed is a whole number from {least}")
+        raise argparse.ArgumentTypeError(f"{text!r} is not allowed; allowed is {allowed}")
 
     return read
-
-
-def _days(text: str) -> int:
-    """Return a number of days that can be kept. Raises ArgumentTypeError for any other text."""
-    if text.isascii() and text.isdecimal() and 1 <= int(text) <= MOST_DAYS:
-        return int(text)
-    raise argparse.ArgumentTypeError(f"{text!r} is not allowed; allowed are 1 to {MOST_DAYS:,}")
 
 
 def _add_removals(jobs: Any) -> tuple[argparse.ArgumentParser, argparse.ArgumentParser]:
@@ -130,7 +124,7 @@ def _add_removals(jobs: Any) -> tuple[argparse.ArgumentParser, argparse.Argument
     expire = jobs.add_parser("expire", help="remove old days from the tables")
     span = expire.add_mutually_exclusive_group(required=True)
     span.add_argument("--before", type=date.fromisoformat, metavar="DATE", help="the first day that stays, UTC")
-    span.add_argument("--keep-days", type=_days, metavar="N", help="how many days stay, today included")
+    span.add_argument("--keep-days", type=_number(1, MOST_DAYS), metavar="N", help="how many days stay, today included")
     expire.add_argument("--only", action="append", default=[], choices=EXPIRING, help="expire these alone (default: all of them)")
     forget = jobs.add_parser("forget", help="remove messages for ever, with their events and payloads")
     forget.add_argument("--where", required=True, metavar="SQL", help="which messages, in DuckDB's dialect")

@@ -202,7 +202,7 @@ def test_a_pattern_that_no_queue_matches_is_an_error(job, redis_client, broker_u
 def test_a_number_of_days_that_cannot_be_kept_is_refused(job, capsys, days):
     with pytest.raises(SystemExit):
         job("expire", f"--keep-days={days}")
-    assert "allowed are 1 to 36,500" in capsys.readouterr().err
+    assert "allowed is 1 to 36,500" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("period", ["2300-01-01..", "..0001-01-02", "9999-12-31T23:59:59-12:00..", "2026-02-01..2026-01-01"])
