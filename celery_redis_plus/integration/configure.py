@@ -13,7 +13,6 @@ from celery_redis_plus.integration.app_connections import Connections, GroupOf, 
 from celery_redis_plus.integration.bootstep import install_steps
 from celery_redis_plus.integration.patching import wrap
 from celery_redis_plus.integration.publishing import install_eta_offset, install_send_options
-from celery_redis_plus.integration.rejected_tasks import install_traceback_cleaner
 
 App = TypeVar("App", bound=Celery)
 
@@ -95,7 +94,6 @@ def configure_app(
     install_eta_offset(app)
     install_send_options(app)
     _install_task_options(app)
-    install_traceback_cleaner()
     if FIXUP not in app.fixups:
         app.fixups = {*app.fixups, FIXUP}
     return app

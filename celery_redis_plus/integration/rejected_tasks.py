@@ -5,11 +5,16 @@ from __future__ import annotations
 import traceback
 import weakref
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from celery import signals, states
+from celery import signals
 
+from celery_redis_plus.integration import worker_compat
+from celery_redis_plus.integration.patching import wrap
+
+DISPATCH_UID = "celery_redis_plus.clear_rejections"
 #: The exceptions of tasks that were rejected or ignored, until the next task of this process begins.
 _rejections: deque[weakref.ref[BaseException]] = deque()
 
@@ -20,26 +25,24 @@ def install_traceback_cleaner() -> None:
     Celery 5.6 and 5.7 leave some 340 KB of each in a cycle: the exception, its traceback, the frame of `trace_task`, and
     billiard's copy of the traceback there. The collector counts objects, not bytes: 2,000 rejections made 67 MB 237 MB.
     """
-    signals.task_postrun.connect(_note_rejection, weak=False, dispatch_uid="celery_redis_plus.note_rejection")
-    signals.task_prerun.connect(_clear_rejections, weak=False, dispatch_uid="celery_redis_plus.clear_rejections")
+    for end in worker_compat.ends_of_unfinished():
+        wrap(*end, _note_rejection)
 
 
-def _note_rejection(state: str = "", retval: Any = None, **named: Any) -> None:  # noqa: ARG001 - signals gain arguments
-    # Now `trace_task` runs still, and what it holds cannot be cleared.
-    if state in {states.REJECTED, states.IGNORED} and isinstance(retval, BaseException):
-        _rejections.append(weakref.ref(retval))
+def _note_rejection(handle: Callable[..., Any], info: Any, *args: Any, **named: Any) -> Any:
+    # Now `trace_task` runs still, and what it holds cannot be cleared. A signal without receivers costs a task nothing.
+    if isinstance(info.retval, BaseException):
+        _rejections.append(weakref.ref(info.retval))
+        signals.task_prerun.connect(_clear_rejections, weak=False, dispatch_uid=DISPATCH_UID)
+    return handle(info, *args, **named)
 
 
-def _clear_rejections(**named: Any) -> None:  # noqa: ARG001 - signals gain arguments
+def _clear_rejections(**_: Any) -> None:
     """Clear the variables in the frames of those exceptions, as Celery does after a failure: files and lines stay.
 
     Only theirs: an exception that led to one may belong to another task, which fails with it afterwards.
     """
-    if not _rejections:
-        return
-    # Only now: `configure_app` loads this module in each process, also where no task runs.
-    from celery_redis_plus.integration import worker_compat
-
+    signals.task_prerun.disconnect(dispatch_uid=DISPATCH_UID)
     while _rejections:
         with suppress(IndexError):
             error = _rejections.popleft()()

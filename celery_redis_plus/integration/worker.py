@@ -24,6 +24,7 @@ from celery_redis_plus.integration.kombu_lists import KombuListTaker
 from celery_redis_plus.integration.lease_guard import begin_in_pool, guard_without_putlocks, install_lease_guard
 from celery_redis_plus.integration.patching import wrap
 from celery_redis_plus.integration.prefork_pool import install_prefork_guard
+from celery_redis_plus.integration.rejected_tasks import install_traceback_cleaner
 from celery_redis_plus.integration.request_sets import let_threads_change_requests
 from celery_redis_plus.integration.requests import install_immediate_acks, install_request_class
 from celery_redis_plus.integration.scheduled import install_inspect
@@ -81,6 +82,8 @@ class BrokerStep(bootsteps.StartStopStep):
         guard_without_putlocks(parent)
         follow_batches(parent)
         contain_unhandled(parent)
+        # Before the pool starts its processes.
+        install_traceback_cleaner()
         wrap(parent, "connect", _connect, parent)
 
     def start(self, parent: Any) -> None:

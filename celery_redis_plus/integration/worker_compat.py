@@ -86,6 +86,8 @@ ON_TASK_REQUEST = Internal(
 FAST_TRACE_TASK = Internal(
     "celery.app.trace", "fast_trace_task", "freeing what rejected tasks leave in a pool process before the next one is rejected"
 )
+#: What a task has ended with.
+TRACE_INFO = Internal("celery.app.trace", "TraceInfo", FAST_TRACE_TASK.without)
 #: What billiard makes of an exception on its way from a pool process.
 EXCEPTION_WITH_TRACEBACK = Internal(
     "billiard.einfo",
@@ -203,6 +205,12 @@ def runs_in_child(frame: Any) -> bool:
     """Return whether a frame is that of the function with which a pool process runs a task."""
     function = FAST_TRACE_TASK.of(trace)
     return function is not None and frame.f_code is function.__code__
+
+
+def ends_of_unfinished() -> list[tuple[type, str]]:
+    """Return the methods, by class and name, with which Celery ends tasks that are rejected and ignored."""
+    info = TRACE_INFO.of(trace)
+    return [(info, name) for name in ("handle_reject", "handle_ignore") if hasattr(info, name)]
 
 
 def shutdown_check() -> Callable[[], None]:

@@ -11,6 +11,7 @@ from celery.app.trace import build_tracer, fast_trace_task
 from celery.exceptions import Ignore, Reject
 
 from celery_redis_plus import configure_app
+from celery_redis_plus.integration.rejected_tasks import install_traceback_cleaner
 
 
 class Rejected(Reject):
@@ -28,6 +29,7 @@ class CauseError(Exception):
 @pytest.fixture
 def app():
     app = configure_app(Celery("app", broker="redisplus://", set_as_current=False))
+    install_traceback_cleaner()
     app.conf.task_ignore_result = True
     yield app
     app.close()
