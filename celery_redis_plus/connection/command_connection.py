@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import AuthenticationError, NoScriptError, ResponseError
 
-from celery_redis_plus.connection.pending_reply import Done, PendingReply
+from celery_redis_plus.connection.pending_reply import Done, PendingReply, unread
 from celery_redis_plus.connection.persistent_connection import Argument, PersistentConnection
 from celery_redis_plus.connection.protocol import pack_call, pack_command, send
 from celery_redis_plus.error_translation import REFUSED_IN_SCRIPT
@@ -80,7 +80,7 @@ class CommandConnection(PersistentConnection):
         pending, self._pending = self._pending, deque()
         self._outbox.clear()
         for item in pending:
-            item.resolve(None, error)
+            item.done(None, error)
 
     def next_number(self) -> tuple[bytes, int]:
         """Return the connection's producer id and the next message's number; connects if need be. For `exclusive` use.
@@ -181,7 +181,7 @@ class CommandConnection(PersistentConnection):
             return replies
 
     def send_nowait(
-        self, script: Script, keys: Sequence[bytes], *arguments: Argument, done: Done | None = None, buffered: bool = False
+        self, script: Script, keys: Sequence[bytes], *arguments: Argument, done: Done = unread, buffered: bool = False
     ) -> None:
         """Send a script without waiting; its reply is read before the next call's, or by `read_ready`.
 
@@ -192,7 +192,7 @@ class CommandConnection(PersistentConnection):
         """
         self.send_packed_nowait(script, pack_call(script.sha, keys, arguments), done=done, buffered=buffered)
 
-    def send_packed_nowait(self, script: Script, packed: bytes, *, done: Done | None = None, buffered: bool = False) -> None:
+    def send_packed_nowait(self, script: Script, packed: bytes, *, done: Done = unread, buffered: bool = False) -> None:
         """Send a script whose call is packed already. As `send_nowait`."""
         self._post(PendingReply(script, packed, done), buffered=buffered)
 
@@ -283,7 +283,7 @@ class CommandConnection(PersistentConnection):
             except BaseException as error:
                 for pending in posted:
                     if pending not in self._pending:
-                        pending.resolve(None, error if isinstance(error, Exception) else ConnectionError(repr(error)))
+                        pending.done(None, error if isinstance(error, Exception) else ConnectionError(repr(error)))
                 self._fail_and_raise(error)
             finally:
                 self._busy = False
@@ -410,7 +410,7 @@ class CommandConnection(PersistentConnection):
         # What it calls may post, behind the call that is under way.
         self._busy = False
         try:
-            pending.resolve(reply, failure)
+            pending.done(reply, failure)
         finally:
             self._busy = within
         if isinstance(failure, WRONG_SERVER):

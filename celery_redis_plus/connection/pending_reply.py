@@ -13,6 +13,10 @@ if TYPE_CHECKING:
 Done = Callable[[Any, Exception | None], None]
 
 
+def unread(reply: Any, error: Exception | None) -> None:
+    """Drop a reply that its sender has no use for."""
+
+
 @dataclass(slots=True, eq=False)
 class PendingReply:
     """One reply, in the order of what was sent."""
@@ -21,11 +25,6 @@ class PendingReply:
     script: Script | None
     #: The call, to name its keys in an error and to send it again; empty where it holds a secret.
     packed: bytes
-    done: Done | None
+    done: Done
     #: It answers an AUTH: the one command whose refusal does not end the connection.
     is_login: bool = False
-
-    def resolve(self, reply: Any, error: Exception | None) -> None:
-        """Tell who has sent it."""
-        if self.done is not None:
-            self.done(reply, error)

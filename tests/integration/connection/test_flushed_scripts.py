@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from celery_redis_plus.connection import command_connection as wire_module
-from celery_redis_plus.connection.pending_reply import PendingReply
+from celery_redis_plus.connection.pending_reply import PendingReply, unread
 from celery_redis_plus.errors import ServerUnavailable
 from celery_redis_plus.transport.amqp_errors import CONNECTION_ERRORS
 from tests.support.connections import ADD
@@ -28,7 +28,7 @@ def flushed(commands, monkeypatch):
                 left[0] -= 1
                 packed = wire_module.pack_command(("SCRIPT", "FLUSH")) + packed
                 sent = with_source(script, packed)
-                commands._pending.append(PendingReply(None, b"", None))  # noqa: SLF001
+                commands._pending.append(PendingReply(None, b"", unread))  # noqa: SLF001
                 return sent
             return with_source(script, packed)
 
