@@ -27,8 +27,8 @@ TRANSIENT = "; in a transient queue it has the record's `ttl`"
 LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
 #: Fields that other pages list.
 COUNTED = {
-    "meta:{Q}": (COUNTERS, "../metrics.md#counters-of-a-queue"),
-    "fanout:{/0.X}": (FANOUT_COUNTERS, "../metrics.md#counters-of-a-fanout-exchange"),
+    "meta:{Q}": (COUNTERS, "metrics.md#counters-of-a-queue"),
+    "fanout:{/0.X}": (FANOUT_COUNTERS, "metrics.md#counters-of-a-fanout-exchange"),
 }
 CONTRACT_INTRO = """# The contract with the store
 
