@@ -96,6 +96,14 @@ SEARCHES = {
     "erase customer data": "security.html#personal-data",
     "gdpr delete": "security.html#personal-data",
     "task history": "lifecycle.html#one-message",
+    "getting started": "usage.html",
+    "quickstart": "usage.html",
+    "unknown queue": "routing.html#a-misspelt",
+    "find task by id": "command-line.html#messages-find",
+    "noscript": "operating.html#outages",
+    "OOM command not allowed": "operating.html#memory",
+    "worker_prefetch_multiplier": "sizing.html#prefetch",
+    "systemd unit": "production.html#a-systemd-unit",
     "who paused the queue": "command-line.html#who-did-what",
 }
 
@@ -105,9 +113,9 @@ pytestmark = pytest.mark.skipif(not (find_spec("mkdocs") and find_spec("material
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
     folder = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
-    subprocess.run(command, cwd=ROOT, env=environment, check=True, timeout=120)
+    subprocess.run(command, cwd=ROOT, env=environment, check=True, capture_output=True, timeout=120)
     return folder
 
 
