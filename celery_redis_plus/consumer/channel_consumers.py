@@ -187,9 +187,11 @@ class ChannelConsumers:
     def _end(self, queue: str) -> None:
         """End the consumer of a queue. Raises as `CommandConnection.call` does; it has ended here then, too."""
         self.fanout.stop(queue)
+        consumer = self.queues.consumers[queue]
         try:
             self.queues.stop(queue)
         finally:
+            self._server.restricted_queues.forget(consumer, last=not self._server.consumes(queue))
             if not self._session.broken:
                 self._deregister(queue)
 
@@ -304,6 +306,7 @@ class ChannelConsumers:
             session.queues.let_expire(queue, REPLIES_STAY_MS, known.id)
         elif session.queues.delete(queue, if_unused=True, if_id=known.id) is not None:
             session.owned_queues.forget(queue)
+            session.bound.pop(queue, None)
             session.bindings.unbind_queues([queue])
 
     def _is_for_replies(self, queue: str, arguments: QueueArguments) -> bool:

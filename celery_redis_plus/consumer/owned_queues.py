@@ -44,6 +44,8 @@ class OwnedQueues:
         self._service = service
         #: Queue -> the process that declared it; a fork leaves them to its parent.
         self._owned: dict[str, int] = {}
+        #: Disowns them where the session is collected, and was never closed; None while there are none.
+        self._finalizer: weakref.finalize[..., OwnedQueues] | None = None
         self.ownership = Ownership(commands, keys, session, gone=topology.gone, remove=partial(delete_queue, queues, bindings))
 
     def declare(self, queue: str, arguments: QueueArguments) -> Sizes:
@@ -64,9 +66,9 @@ class OwnedQueues:
         except BaseException:
             owners.pop(queue, None)
             raise
-        if not self._owned:
-            # A session that is never closed is over as well when it is collected.
-            weakref.finalize(self, _disown, service, self._session, self._owned).atexit = False
+        if self._finalizer is None:
+            self._finalizer = weakref.finalize(self, _disown, service, self._session, self._owned)
+            self._finalizer.atexit = False
         self._owned[queue] = this_process.pid
         if self._queues.owner_keeps(arguments):
             service.consumed.add(queue, _owner(self._session), self._queues.ttl_ms(arguments))
@@ -78,11 +80,19 @@ class OwnedQueues:
         if self._owned.pop(queue, None) is not None:
             self._service().topology.owners.pop(queue, None)
             self._service().consumed.remove(queue, _owner(self._session))
+            self._detach()
 
     def disown(self) -> None:
         """Give no sign of life any more: the session is over. Its client may take the queues back over the next one."""
         if self._owned:
             _disown(self._service(), self._session, self._owned)
+            self._detach()
+
+    def _detach(self) -> None:
+        """Drop the finalizer with the last queue: a connection may own one after the other for years."""
+        if self._finalizer is not None and not self._owned:
+            self._finalizer.detach()
+            self._finalizer = None
 
     def remove(self) -> None:
         """Delete the queues: the session is closed. Raises as `CommandConnection.call` does."""

@@ -198,8 +198,8 @@ class QueueConsumers:
         """Deliver no more of a queue. Claimed messages that the application has not seen go back in place at once."""
         self.consumed.pop(queue, None)
         self.order.forget(queue)
-        self.recheck_at.pop(queue, None)
-        self.own_wakeups.pop(queue, None)
+        for by_queue in (self.recheck_at, self.wakeups, self.own_wakeups):
+            by_queue.pop(queue, None)
         if not self._session.broken:
             self.release_buffered(queue)
 
@@ -211,9 +211,8 @@ class QueueConsumers:
 
     def clear(self) -> None:
         """Forget all consumers, of a channel that is closed."""
-        self.consumed.clear()
-        self.own_wakeups.clear()
-        self.consumers.clear()
+        for by_queue in (self.consumed, self.wakeups, self.own_wakeups, self.consumers):
+            by_queue.clear()
         self.order.clear()
 
     def forked(self) -> None:

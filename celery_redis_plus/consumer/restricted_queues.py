@@ -119,6 +119,14 @@ class RestrictedQueues:
         if restricted:
             self.names.add(queue)
 
+    def forget(self, consumer: Consumer, *, last: bool) -> None:
+        """Forget a consumer that has ended; with the `last` one of its queue here what is known of the queue."""
+        for by_consumer in (self._activations, self._looks, self._confirmed_at):
+            by_consumer.pop(consumer.id, None)
+        if last:
+            for queues in (self.names, self._prioritized, self._filtered):
+                queues.discard(consumer.queue)
+
     def concern(self, queues: Sequence[str]) -> bool:
         """Return whether a claim of `queues` has to follow rules: of one of them, or for what it takes from the credit."""
         return bool(self._prioritized) or not self.names.isdisjoint(queues)
