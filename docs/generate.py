@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 DOCS = Path(__file__).parent
 NOTE = "<!-- Made by docs/generate.py; change the code instead. -->\n"
 
-OPTIONS_INTRO = """# Options
+OPTIONS_INTRO = """# Options: broker_transport_options
 
 Set options as `broker_transport_options` in Celery, as `transport_options` in kombu, or in the URL's query. A wrong name or value
 raises an error. Options of kombu's Redis transport without a meaning here are logged once: `priority_steps`, `sep`,
@@ -180,6 +180,19 @@ def in_short(allowed: str) -> str:
     return short.removesuffix(" to 3155760000000")
 
 
+#: What the server itself says, and a reader of a log searches for.
+SERVER_WORDS = {
+    "ServerLoading": "LOADING the dataset in memory",
+    "ServerUnavailable": "MISCONF, NOREPLICAS, BUSY, NOSCRIPT No matching script",
+    "ReadOnlyReplica": "READONLY You can't write against a read only replica",
+    "SlotUnavailable": "MOVED, ASK, TRYAGAIN, CROSSSLOT, CLUSTERDOWN",
+    "ServerOutOfMemory": "OOM command not allowed when used memory > maxmemory",
+    "WrongKeyType": "WRONGTYPE Operation against a key",
+    "NoPermission": "NOPERM",
+    "AuthenticationFailed": "NOAUTH, WRONGPASS",
+}
+
+
 def errors_page() -> str:
     """Return the page of all error classes, in the order of their definition."""
     classes = [
@@ -189,7 +202,8 @@ def errors_page() -> str:
     ]
     classes.sort(key=lambda member: inspect.getsourcelines(member)[1])
     texts = ((member.__name__, " ".join((inspect.getdoc(member) or "").split())) for member in classes)
-    return ERRORS_INTRO + "".join(f"\n### {name}\n\n{filled(text)}\n" for name, text in texts)
+    titled = ((f"{name} ({SERVER_WORDS[name]})" if name in SERVER_WORDS else name, text) for name, text in texts)
+    return ERRORS_INTRO + "".join(f"\n### {title}\n\n{filled(text)}\n" for title, text in titled)
 
 
 def events_page() -> str:

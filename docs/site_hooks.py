@@ -12,6 +12,7 @@ from celery_redis_plus.version import __version__
 
 CHANGELOG = Path(__file__).parent.parent / "CHANGELOG.md"
 PAGE = "changelog.md"
+QUESTIONS = "questions.md"
 #: How much the changelog, or a page for developers, counts in a search beside others.
 BEHIND = 0.3
 
@@ -33,6 +34,9 @@ def on_files(files: Files, config: Any) -> Files:
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Put the internals, the design records and the changelog behind the pages for users in a search."""
     source: str = page.file.src_uri
+    if source == QUESTIONS:
+        # It lists others' headings: a search finds those themselves.
+        page.meta["search"] = {"exclude": True}
     internal = any(section.title == "Internals" for section in page.ancestors)
     if internal or source == PAGE or source.startswith("design/"):
         page.meta["search"] = {"boost": BEHIND}

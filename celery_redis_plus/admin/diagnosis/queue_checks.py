@@ -127,7 +127,7 @@ def _unconsumed(one: QueueOverview) -> Finding:
     level = DANGER if (one.oldest_s or 0) >= UNCONSUMED_S else ADVICE
     text = f"queue {one.queue!r} has {waiting}{since}, and no consumer"
     return Finding(
-        "consumers", level, text, f"Start a worker with -Q {quote(one.queue)}.",
+        "consumers", level, text, f"Start a worker with -Q {quote(one.queue)}. Is the name misspelt? `messages move ID --to QUEUE`.",
         {"queue": one.queue, "ready": one.ready, "delayed": one.delayed, "oldest_s": one.oldest_s},
     )  # fmt: skip
 
