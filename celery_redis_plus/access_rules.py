@@ -111,8 +111,8 @@ ROLES = (
     ),
     Role(
         "monitor",
-        "Looks: `celery-redis-plus doctor`, `check`, `queues`, `queue`, `why`, `audit`, `consumers`, `counters`, `messages list`, "
-        "`scheduled`, `dead-letters list`, `exporter`, `web --read-only`, and the functions that read.",
+        "Looks: `celery-redis-plus doctor`, `check`, `queues`, `queue`, `why`, `audit`, `consumers`, `counters`, `scheduled`, "
+        "`messages list` and `show`, `dead-letters list` and `show`, `exporter`, `web --read-only`, and the functions that read.",
         (*_CHECKING, *_reading()),
         (
             *("exists", "get", "hexists", "hget", "hgetall", "hkeys", "hmget", "hscan", "scan", "smembers", "time", "xrange"),

@@ -22,10 +22,11 @@ from celery_redis_plus.spark.job_arguments import add_arguments
 
 COMMANDS_INTRO = """# Commands
 
-[The command line](command-line.md) shows their use; `--help` of a command says more, and explains its options. Defaults stand in
-brackets. Each command but `demo` and `spark` takes the [connection](command-line.md#connection), `--shard N`, and most `--json`;
-those that change or delete take `--dry-run`, those that ask `--yes`. `[QUEUE]...` are names or patterns such as `'shop.*'`; all
-queues without one. *Filters* are `--task`, `--reason`, `--error`, `--release`, `--text`, `--older-than` and `--newer-than`.
+[The command line](command-line.md) shows their use; `--help` of a command says more, and explains its options. Defaults stand
+in brackets. Each command but `demo`, `spark` and `web-user` takes the [connection](command-line.md#connection), `--shard N`,
+and most `--json`; those that delete, move or replay take `--dry-run`, those that ask `--yes`. `[QUEUE]...` are names or
+patterns such as `'shop.*'`; all queues without one. *Filters* are `--task`, `--reason`, `--error`, `--release`, `--text`,
+`--older-than` and `--newer-than`.
 """
 #: Public names that other pages describe: module -> names and page.
 ELSEWHERE = {

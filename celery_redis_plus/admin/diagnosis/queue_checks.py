@@ -126,8 +126,9 @@ def _unconsumed(one: QueueOverview) -> Finding:
     since = f", for {span(one.oldest_s)}" if one.oldest_s is not None else ""
     level = DANGER if (one.oldest_s or 0) >= UNCONSUMED_S else ADVICE
     text = f"queue {one.queue!r} has {waiting}{since}, and no consumer"
+    remedy = f"Start a worker with -Q {quote(one.queue)}. Is the name misspelt? `messages move ID --to QUEUE`."
     return Finding(
-        "consumers", level, text, f"Start a worker with -Q {quote(one.queue)}. Is the name misspelt? `messages move ID --to QUEUE`.",
+        "consumers", level, text, remedy,
         {"queue": one.queue, "ready": one.ready, "delayed": one.delayed, "oldest_s": one.oldest_s},
     )  # fmt: skip
 

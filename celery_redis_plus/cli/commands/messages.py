@@ -49,7 +49,7 @@ TIMES = {"ready": "SINCE (UTC)", "delayed": "DUE (UTC)", "unacked": "CLAIMED (UT
 JSON_NAMES = {"back in their queues": "kicked"}
 
 
-@click.group(short_help="List, show, cancel, move, reschedule or prioritize messages.")
+@click.group(short_help="List, show, cancel, move, kick, reschedule or prioritize messages.")
 def command() -> None:
     """List the messages of a queue, look at one, cancel it, move it into another queue, give it another time or
     priority, or take it from its consumer.
