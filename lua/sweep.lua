@@ -397,7 +397,7 @@ local function sweep(queue)
     return answer(more and 0 or interval, log_of(queue.meta) and 1 or 2, 0, 0, 0, 0, 0, 0, 0, overrun, skipped, 0, failure)
   end
   local record = redis.call('HMGET', queue.meta, 'sweeper', 'lease', 'swept', 'grace', 'id', 'wakeup', 'newest', 'timeouts', 'groups',
-    'limiters')
+    'limiters', 'rebased')
   local leased_until, swept, grace_until = tonumber(record[2]) or 0, tonumber(record[3]) or 0, tonumber(record[4]) or 0
   if not take_over and record[1] and record[1] ~= ARGV[1] and leased_until > now and swept <= now then
     return answer(leased_until - now + 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, '')
@@ -406,12 +406,16 @@ local function sweep(queue)
   local interval, lease, longest_gap, grace = pace_of(shortest, longest)
   local visibility = tonumber(ARGV[11])
   if visibility and shortest then visibility = math.min(visibility, shortest) end
+  -- Nothing was swept between a publish and the step where the clock went back while nobody consumed the queue.
+  local newest = tonumber(record[7]) or 0
+  local ahead = swept > now and swept or newest > now and newest ~= tonumber(record[11]) and newest
   -- Until all is re-based, the next pass shall see that the clock went back.
-  local pass = now
-  if swept > now then
+  local pass, rebased = now, true
+  if ahead then
     grace_until = now + grace
     local limit = share_of_room()
-    if alone(rebase, queue, now, swept, visibility, limit) == false then pass = swept end
+    rebased = alone(rebase, queue, now, ahead, visibility, limit) ~= false
+    if not rebased then pass = math.max(now, swept) elseif record[5] then redis.call('HSET', queue.meta, 'rebased', text(newest)) end
     room = room - limit
   end
   -- Living workers get the time to send a heartbeat first. Of a queue that was never swept the time before is unknown.
@@ -427,13 +431,13 @@ local function sweep(queue)
   alone(clear_tags, queue, queue.dlx_outbox)
   alone(clear_tags, queue, queue.dead)
   if record[9] then alone(tend_groups, queue) end
-  local limited = record[10] and alone(pass_limiters, queue, swept > now)
+  local limited = record[10] and alone(pass_limiters, queue, ahead)
   local dlx_outbox = alone(sort_dlx_outbox, queue, rules)
   local evicted = alone(trim_store, queue)
   local freed = alone(free_trash, queue)
   local overrun, skipped, more = alone(trim_events, queue.meta)
   local wait = interval
-  if unfinished or more or pass > now or (freed > 0 and redis.call('EXISTS', queue.trash) == 1) then
+  if unfinished or more or not rebased or (freed > 0 and redis.call('EXISTS', queue.trash) == 1) then
     wait = 0
   else
     for _, key in ipairs({ queue.delayed, queue.expiry }) do
@@ -447,7 +451,7 @@ local function sweep(queue)
   -- What a deleted queue has left in the trash must not bring its record back.
   if record[5] then
     redis.call('HSET', queue.meta, 'sweeper', ARGV[1], 'lease', text(now + math.max(lease, wait)), 'swept', text(pass),
-      'next', text(now + wait), 'grace', text(grace_until), 'newest', text(math.max(now, tonumber(record[7]) or 0)))
+      'next', text(now + wait), 'grace', text(grace_until), 'newest', text(math.max(now, newest)))
   end
   alone(wake_consumers, queue, record[6] or queue.wakeup, rules[1])
   answer(wait, 1, promoted, recovered, died, expired + late, discarded_by(queue) - discarded_before, dlx_outbox, evicted, overrun,

@@ -3,8 +3,8 @@
 -- @include message
 -- @include damaged_message
 
--- The clock went back: what was noted by the time before must not last longer than it was meant to. `swept` is the time of the last
--- sweep, ahead of `now`.
+-- The clock went back: what was noted by the time before must not last longer than it was meant to. `ahead` is the time of the last
+-- sweep, or of the last publish, ahead of `now`.
 
 local function rebase_pause(queue, now)
   local record = redis.call('HMGET', queue.meta, 'paused_at', 'paused_until')
@@ -45,10 +45,10 @@ end
 
 -- Walks about `limit` delayed messages a call: moments that publishers named stay where they are, so that a page by score would find
 -- them again and again. Returns whether it is through. The cursor counts for this step of the clock only.
-local function rebase_delayed(queue, now, swept, limit)
+local function rebase_delayed(queue, now, ahead, limit)
   local record = redis.call('HMGET', queue.meta, 'rebase_cursor', 'newest', 'ageing')
   local cursor, of, at = string.match(record[1] or '', '^(%d+) (%d+) (%d+)$')
-  if not cursor or tonumber(of) ~= swept or tonumber(at) > now then cursor = '0' end
+  if not cursor or tonumber(of) ~= ahead or tonumber(at) > now then cursor = '0' end
   local page = redis.call('ZSCAN', queue.delayed, cursor, 'COUNT', limit)
   for i = 1, #page[2], 2 do
     local tag, due = page[2][i], tonumber(page[2][i + 1])
@@ -60,14 +60,14 @@ local function rebase_delayed(queue, now, swept, limit)
     redis.call('HDEL', queue.meta, 'rebase_cursor')
     return true
   end
-  redis.call('HSET', queue.meta, 'rebase_cursor', page[1] .. ' ' .. text(swept) .. ' ' .. text(now))
+  redis.call('HSET', queue.meta, 'rebase_cursor', page[1] .. ' ' .. text(ahead) .. ' ' .. text(now))
   return false
 end
 
 -- Returns whether all is done. `visibility` is a number of ms, or nil: claims stay as they are.
-local function rebase(queue, now, swept, visibility, limit)
+local function rebase(queue, now, ahead, visibility, limit)
   rebase_pause(queue, now)
   redis.call('HDEL', queue.meta, 'stalled', 'pacer', 'pacer_until', 'takeover_at')
   if visibility and not rebase_claims(queue, now, visibility, limit) then return false end
-  return rebase_delayed(queue, now, swept, limit)
+  return rebase_delayed(queue, now, ahead, limit)
 end

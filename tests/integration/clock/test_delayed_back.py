@@ -83,6 +83,33 @@ def test_a_message_waits_for_its_own_delay_at_most(clock, broker, redis_client, 
     assert broker.bodies("q") == [b"1", b"2"]
 
 
+@pytest.mark.parametrize("swept_before", [True, False])
+def test_it_does_where_nobody_has_swept_the_queue_since_its_publish(clock, broker, redis_client, swept_before):
+    """No worker ran, as during a deployment: only the publish tells that the clock was ahead."""
+    broker.declare("q")
+    sweeper = swept(broker) if swept_before else sweeper_of(broker, "s")
+    clock.step(2 * HOUR_S)
+    broker.publish("q", b"1", eta=f"+{DELAY_MS}")
+    clock.step(-HOUR_S)
+    sweep_again(sweeper)
+    assert waits_ms(redis_client, clock) <= DELAY_MS
+    clock.step(-HOUR_S / 2)
+    sweep_again(sweeper)
+    assert waits_ms(redis_client, clock) <= DELAY_MS
+
+
+def test_the_step_is_dealt_with_once(clock, broker, redis_client):
+    broker.declare("q")
+    broker.publish("q", b"1", eta=f"+{DELAY_MS}")
+    clock.step(-HOUR_S)
+    sweeper = swept(broker)
+    (tag,) = redis_client.zrange("delayed:{q}", 0, -1)
+    redis_client.zadd("delayed:{q}", {tag: clock.now_ms + 10 * DELAY_MS})
+    broker.publish("q", b"2")
+    sweep_again(sweeper)
+    assert waits_ms(redis_client, clock) > DELAY_MS
+
+
 def test_a_message_that_is_published_after_the_step_waits_for_its_whole_delay(clock, broker, redis_client):
     broker.declare("q")
     broker.publish("q", b"0", eta="+90000")

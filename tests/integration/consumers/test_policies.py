@@ -65,6 +65,7 @@ HISTORY = {
     "grace",
     "next",
     "rebase_cursor",
+    "rebased",
     "timeouts",
     "tickets",
     "activations",
