@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import nullcontext
-from itertools import chain
+from contextlib import ExitStack
 from typing import Any
 
 from celery.canvas import Signature
@@ -23,7 +22,7 @@ def send_many(signatures: Iterable[Any], *, producer: Any = None, batch_size: An
 
     Args:
         signatures: such as `add.s(1, 2)`; a generator is not read at once.
-        producer: publishes them; without one, a producer of the app's pool does.
+        producer: publishes them; without one, a producer of each task's app does.
         batch_size: how many messages wait at most, before they are sent.
 
     Raises:
@@ -33,14 +32,18 @@ def send_many(signatures: Iterable[Any], *, producer: Any = None, batch_size: An
     """
     if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
         raise OptionError(f"argument 'batch_size' of send_many is {batch_size!r}; allowed is a whole number from 1")
-    waiting = map(_checked, signatures)
-    first = next(waiting, None)
-    if first is None:
-        return []
-    with first.app.producer_or_acquire(producer) as publisher:
-        batch = publisher.batch(max_size=batch_size) if hasattr(publisher, "batch") else nullcontext()
-        with batch:
-            return [signature.apply_async(producer=publisher) for signature in chain([first], waiting)]
+    publishers: dict[Any, Any] = {}
+    with ExitStack() as batches:
+
+        def publisher_for(app: Any) -> Any:
+            key = None if producer is not None else app
+            if key not in publishers:
+                publisher = publishers[key] = batches.enter_context(app.producer_or_acquire(producer))
+                if hasattr(publisher, "batch"):
+                    batches.enter_context(publisher.batch(max_size=batch_size))
+            return publishers[key]
+
+        return [signature.apply_async(producer=publisher_for(signature.app)) for signature in map(_checked, signatures)]
 
 
 def _checked(signature: Any) -> Any:

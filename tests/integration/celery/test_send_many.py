@@ -53,6 +53,20 @@ def test_groups_and_delayed_tasks_may_be_among_them(app):
     assert waiting(app) == [[1, 1], [2, 2], [3, 3]]
 
 
+def test_each_task_is_published_by_its_own_app(app, celery_app):
+    """Two apps of one process may have different brokers, or prefixes."""
+    other = celery_app("configured", broker_transport_options={"global_keyprefix": "other:"})
+
+    @other.task(shared=False)
+    def ship(x):
+        return x
+
+    results = send_many([app.add.s(1, 1), ship.s(2), app.add.s(3, 3)])
+    assert [result.app for result in results] == [app, other, app]
+    assert waiting(app) == [[1, 1], [3, 3]]
+    assert waiting(other) == [[2]]
+
+
 def test_nothing_is_published_for_nothing(app):
     assert send_many([]) == []
 
