@@ -63,7 +63,7 @@ class Options:
     min_fetch_interval: float = option(number(0, 3600), 0, unit="s")
     """The least time between two claims of a connection. Batches are larger and later."""
     graceful_timeout: float | None = option(number(0), None, unit="s", none="Celery's own rules: as long as they take")
-    """The time that a [stopping worker](lifecycle.md#graceful-shutdown-stop-a-worker-with-sigterm) gives its running tasks."""
+    """The time that a [worker that stops](lifecycle.md#graceful-shutdown-stop-or-drain-a-worker-with-sigterm) gives its tasks."""
     global_keyprefix: str = option(text(), "")
     """Prefix of every key, the namespace where applications share a database. End it with a colon (`shop:`): the keys of `shop`
     could meet those of `shopdead_`."""

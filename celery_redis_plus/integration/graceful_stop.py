@@ -8,6 +8,7 @@ import os
 import signal
 import time
 from contextlib import suppress
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from celery import signals
@@ -19,6 +20,7 @@ from celery_redis_plus.integration.batched_tasks import batches_run
 from celery_redis_plus.integration.patching import wrap
 from celery_redis_plus.integration.worker_compat import active_requests, has_threads, is_solo, is_terminating, terminates_jobs
 from celery_redis_plus.transport.amqp_errors import CONNECTION_ERRORS
+from celery_redis_plus.transport.kombu_message import Message
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -55,6 +57,8 @@ class GracefulStop:
         self._told = 0
         if has_threads(consumer.pool) or is_solo(consumer.pool):
             wrap(consumer, "cancel_active_requests", self._cancel)
+        if has_threads(consumer.pool):
+            wrap(consumer.controller, "wait_for_soft_shutdown", self._begin_soft_shutdown)
         signals.worker_shutting_down.connect(self._on_signal, sender=consumer.hostname, weak=False)
 
     def disconnect(self) -> None:
@@ -67,6 +71,19 @@ class GracefulStop:
         if how == "Warm" and self._told <= 2 and self._timeout_s is not None:
             # Not `threading.Thread`, whose start waits for the thread: no greenlet may do that where the signal met the hub.
             _thread.start_new_thread(self._end, (self._told, self._timeout_s, exitcode))
+
+    def _begin_soft_shutdown(self, wait: Callable[[], None]) -> None:
+        _thread.start_new_thread(self._release_waiting, ())
+        wait()
+
+    def _release_waiting(self) -> None:
+        """Return what waits for a thread of the pool: it would begin in the soft shutdown, and be ended with the process."""
+        for service in self._services():
+            unacked_messages = service.unacked_messages
+            for unacked in chain.from_iterable(unacked_messages.by_queue().values()):
+                message = unacked.alive
+                if isinstance(message, Message) and message.waits_in_pool:
+                    unacked_messages.release(unacked)
 
     def _cancel(self, cancel_active_requests: Callable[[], None]) -> None:
         """End the process behind a cold shutdown's attempt to end tasks: Celery tells of it only when they have ended."""

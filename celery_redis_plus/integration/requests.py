@@ -21,7 +21,7 @@ from celery_redis_plus.broker.consumers.last_error import Failure, failure_of, t
 from celery_redis_plus.integration import worker_compat
 from celery_redis_plus.integration.ack_policies import ACK, POLICIES, REQUEUE, AckPolicies
 from celery_redis_plus.integration.batched_tasks import collects
-from celery_redis_plus.integration.lease_guard import has_lease, refuse_unacked
+from celery_redis_plus.integration.lease_guard import has_lease, refuse_unacked, was_given_back
 from celery_redis_plus.integration.patching import wrap
 from celery_redis_plus.integration.unhandled_messages import DATA_ERRORS, TaskLostError
 from celery_redis_plus.integration.worker_settlements import children, settled_by_task
@@ -83,10 +83,10 @@ class BrokerRequest(Request):
         """Tell the broker that the work begins, and ack before it where that is wanted.
 
         Raises:
-            TaskLostError: another consumer has the message by now, it expired in the pool's own queue, or its early ack could not
-                leave; the pool goes on with its next task.
+            TaskLostError: its message went back, or another consumer has it by now; it expired in the pool's own queue; or its
+                early ack could not leave. The pool goes on with its next task.
         """
-        if self.crp_waits_in_pool and (not has_lease(self) or self.revoked()):
+        if self.crp_waits_in_pool and (was_given_back(self) or not has_lease(self) or self.revoked()):
             raise TaskLostError(self.id)
         message = self.message
         if isinstance(message, Message):

@@ -15,8 +15,8 @@ RUNNING, WAITING = 2, 4
 LATE = {"task_acks_late": True, "worker_prefetch_multiplier": 3}
 
 
-def settings(**options):
-    return {**LATE, "broker_transport_options": {"visibility_timeout": 300, **options}}
+def settings(config=None, **options):
+    return {**LATE, **(config or {}), "broker_transport_options": {"visibility_timeout": 300, **options}}
 
 
 @pytest.fixture
@@ -113,3 +113,17 @@ def test_celerys_own_cold_shutdown_returns_everything_too(pool, first, busy, red
     assert ready(redis_client) == running + WAITING
     assert not any(path[-1].event == "acked" for path in paths("celery").values())
     assert {event.reason for event in returns(paths)} == {"handed_back"}
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
+def test_a_soft_shutdown_begins_nothing_more(pool, busy, redis_client):
+    """What would begin in it would be ended with the process, and lost with early acks."""
+    worker, flag, _ = busy(pool, config={"worker_soft_shutdown_timeout": 4})
+    worker.signal(signal.SIGQUIT)
+    wait_until(lambda: "Initiating Soft Shutdown" in worker.tail(400), 10, worker.tail)
+    if pool == "threads":
+        wait_until(lambda: ready(redis_client) == WAITING, 10, worker.tail)
+    flag.touch()
+    worker.wait(40)
+    assert ready(redis_client) == WAITING
+    assert redis_client.zcard("messages_index:{celery}") == 0
