@@ -63,9 +63,9 @@ class Tracking:
         attempt.tags = {}
 
     def queued(self, properties: Mapping[str, Any], tags: Mapping[str, str]) -> None:
-        """Note under which tags the queues have the message. Raises as `CommandConnection.call` does."""
+        """Note under which tags the queues have it; empty: it is a duplicate there. Raises as `CommandConnection.call` does."""
         for queue, tag in tags.items():
-            self.tracks.report(properties[TRACK].id, queue, QUEUED, tag, wait=True)
+            self.tracks.report(properties[TRACK].id, queue, QUEUED if tag else REFUSED, tag, wait=True)
 
     def refused(self, properties: Mapping[str, Any], queue: str) -> None:
         """Note that a queue did not take the message. Raises as `CommandConnection.call` does."""

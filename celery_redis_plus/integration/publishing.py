@@ -213,12 +213,12 @@ def _send_task(
             task_id = duplicates.get(getattr(result, "id", ""))
     finally:
         duplicate_tasks.reset(token)
-    if wanted is not None and task_id is None:
+    if task_id is not None:
+        result = result.app.AsyncResult(task_id, parent=result.parent)
+    if wanted is not None:
         from celery_redis_plus.transport.api import delivery
 
         result.delivery = delivery(wanted.id, connection=result.app)
-    if task_id is not None:
-        result = result.app.AsyncResult(task_id, parent=result.parent)
     if unique is not None:
         result.is_duplicate, result.is_replacement = task_id is not None, replaced
     return result

@@ -29,7 +29,7 @@ class PublishAttempt:
     pending: Mapping[str, _Number] = MappingProxyType({})
     #: Targets that have confirmed.
     done: tuple[str, ...] = ()
-    #: Queue -> its message's tag, for a publisher who asks for it by an empty dict.
+    #: Queue -> its message's tag, empty where it is a duplicate, for a publisher who asks for it by an empty dict.
     tags: dict[str, str] | None = None
     #: How often the bindings that it was routed by had changed meanwhile.
     reroutes: int = 0

@@ -152,7 +152,7 @@ class Publisher:
         attempt.done = (*attempt.done, queue)
         if outgoing.deduplication is not None and reply.startswith(DUPLICATE):
             attempt.duplicate_of, attempt.duplicate_task = read_duplicate(reply.removeprefix(DUPLICATE))
-            reply = attempt.duplicate_of.encode()
+            reply = b""
         if attempt.tags is not None:
             attempt.tags[queue] = reply.decode()
         return True

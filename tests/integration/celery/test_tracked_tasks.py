@@ -161,3 +161,13 @@ def test_an_eager_task_is_refused_with_tracking(app):
     for send in (lambda: eager.apply_async(track=True), lambda: eager.s().set(track=True).apply()):
         with pytest.raises(InvalidArgument, match="track is True for 'eager', which runs eagerly; allowed for sent tasks"):
             send()
+
+
+def test_the_call_of_a_unique_task_that_waits_already_has_a_handle_too(app):
+    @app.task(name="sync", shared=False, unique="until-success")
+    def sync(user): ...
+
+    first, second = (sync.apply_async((7,), track=True) for _ in "12")
+    assert second.is_duplicate
+    assert first.delivery.outcomes() == {"celery": "pending"}
+    assert second.delivery.outcomes() == {"celery": "refused"}

@@ -128,6 +128,17 @@ def test_a_queue_that_refuses_is_a_recipient_that_refused(connection, channel, b
         publish(connection, routing_key="full")
 
 
+def test_a_duplicate_is_refused_at_once(connection, channel):
+    declare(channel, "q")
+    headers = {"x-deduplication-id": "a"}
+    first, second = (
+        celery_redis_plus.publish(1, routing_key="q", connection=connection, track=True, headers=headers) for _ in "12"
+    )
+    assert (first.outcomes(), second.outcomes()) == ({"q": "pending"}, {"q": "refused"})
+    assert second.resolved
+    assert not second.complete
+
+
 def test_a_delivery_without_any_recipient_is_resolved_and_not_complete(connection, channel):
     channel.exchange_declare("t", "topic")
     delivery = publish(connection, exchange="t", routing_key="nobody")
