@@ -27,8 +27,9 @@ from celery_redis_plus.broker.publishing.tracking_request import TRACK
 from celery_redis_plus.errors import InvalidArgument, OptionError
 from celery_redis_plus.integration.task_options import bound_arguments, option_of
 
+UNTIL_SUCCESS = "until-success"
 #: Value of the option -> how long the server remembers the id.
-SCOPES = {"while-queued": "until-claimed", "until-start": "until-started", "until-success": "until-acked"}
+SCOPES = {"while-queued": "until-claimed", "until-start": "until-started", UNTIL_SUCCESS: "until-acked"}
 WINDOW = "window"
 #: Milliseconds for which a task stands for its arguments, from when it is due: each set of arguments leaves 230 bytes that long.
 KEPT_MS = 7 * 86_400_000

@@ -72,13 +72,14 @@ def test_a_worker_warns_of_tasks_that_pass_a_limit_by(celery_app, capfd, setting
     def licensed():
         """Do nothing."""
 
+    @app.task(name="c.unique", shared=False, unique="until-success")
+    def unique():
+        """Do nothing."""
+
     with running_worker(app, pool="solo"):
         pass
     told = [line for line in capfd.readouterr().err.splitlines() if "acked before they run" in line]
-    of_queue, of_limiter = (
-        f"{what}, and these are" for what in ("queue 'q' has x-group-concurrency=1", "a limiter with a concurrency")
-    )
-    assert [[text in line for line in told] for text in (of_queue, of_limiter)] == (
-        [[True, False], [False, True]] if warns else [[], []]
-    )
-    assert not warns or ("c.add, c.die" in told[0] and "c.licensed." in told[1])
+    causes = ("queue 'q' has x-group-concurrency=1", "a limiter with a concurrency", "unique='until-success'")
+    found = [[f"{cause}, and these are" in line for cause in causes] for line in told]
+    assert found == ([[True, False, False], [False, True, False], [False, False, True]] if warns else [])
+    assert not warns or ("c.add, c.die" in told[0] and "c.licensed." in told[1] and "c.unique." in told[2])
