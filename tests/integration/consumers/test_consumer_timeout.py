@@ -81,7 +81,7 @@ def test_what_waits_for_a_pool_goes_back_without_a_failure(channel, redis_client
 
 
 def test_a_freed_place_of_x_max_unacked_wakes_the_next_consumer(channel, connect):
-    queue = limited(300, max_unacked=1, delivery_limit=1)
+    queue = limited(2000, max_unacked=1, delivery_limit=1)
     slow = Inbox(channel, queue, prefetch=1, ack=False)
     publish(channel, "q", "one")
     slow.drain(1)
