@@ -16,6 +16,9 @@ local OWN = #KEYS - 2
 -- Arguments of the queue, and the bytes that one of them bounds.
 local SETTINGS = { 'expires', 'ttl', 'message_ttl', 'limit', 'ageing', 'max_unacked', 'rate', 'burst', 'bytes' }
 
+-- How long a wake-up lives that a client has passed on (ms), where nobody waits: broker/consumers/wakeup_waiter.py.
+local PASSED_ON_MS = 60000
+
 local function report(key, rule, what)
   found[#found + 1] = key
   found[#found + 1] = rule
@@ -49,8 +52,9 @@ local expires, swept, paused = tonumber(times[1] or times[2]), tonumber(times[3]
 if not expires and (times[1] or times[2]) then return found end
 for i = 1, OWN do
   local left = redis.call('PTTL', KEYS[i])
-  -- The list of consumers expires by itself in any queue.
-  if left >= 0 and not expires and i ~= 5 then
+  -- In any queue the list of consumers expires by itself, and a wake-up that was passed on.
+  local may_expire = i == 5 or ((i == 2 or i == 3) and left <= PASSED_ON_MS)
+  if left >= 0 and not expires and not may_expire then
     report(i, 'expires', 'in ' .. left .. ' ms, in a lasting queue')
     if repair then redis.call('PERSIST', KEYS[i]) end
   end

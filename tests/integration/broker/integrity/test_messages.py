@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from celery_redis_plus.broker.consumers.wakeup_waiter import FORWARDED_WAKEUP_MS
+from celery_redis_plus.scripts import script
 from tests.support.invariants import trashed
 
 LEVEL = 10**13
@@ -153,6 +155,14 @@ def test_no_message_of_a_lasting_queue_expires(state):
 
     assert state.rules() == {"expires": 3}
     state.repair()
+
+
+def test_a_wake_up_that_was_passed_on_may_expire_in_a_lasting_queue(state):
+    for wakeup in (state.keys.wakeup, state.keys.schedule_wakeup):
+        state.broker.commands.call(script("notify"), [wakeup], FORWARDED_WAKEUP_MS)
+    assert state.rules() == {}
+    state.client.pexpire(state.keys.wakeup, 2 * FORWARDED_WAKEUP_MS)
+    assert state.rules() == {"expires": 1}
 
 
 def test_what_belongs_to_a_transient_queue_gets_its_expiry_back(state):
