@@ -11,7 +11,7 @@ import json
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from celery_redis_plus.errors import InvalidArgument, NoEvents
 
@@ -23,6 +23,8 @@ logger = logging.getLogger(__name__)
 
 #: A stream entry as the server gives it: id, and its fields and values in one list.
 Entry = Sequence[Any]
+
+T = TypeVar("T")
 
 #: Characters that make a name a pattern.
 _WILD = frozenset("*?[")
@@ -146,6 +148,13 @@ class EventLogs(ABC):
         """Return the broker that has these events, and the keys of their queue there."""
         ((own, keys),) = self.parts([name])
         return own, keys[name]
+
+    def reached(self, name: str, question: Callable[[LogServer, QueueKeys], T]) -> T | None:
+        """Return the answer of the broker that has these events; None of one that is gone on without (`unreachable`).
+
+        Raises what the question does.
+        """
+        return question(*self.of(name))
 
 
 class LogServer(EventLogs):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from redis.exceptions import ResponseError
@@ -63,7 +64,7 @@ def commit(
     """Note that `reader` has everything up to `positions` (by queue) safe; return how many events were trimmed.
 
     A position earlier than the noted one changes nothing; nothing is noted for a queue whose events were removed. One whose
-    keys somebody else has written is logged and passed over.
+    keys somebody else has written is logged and passed over, and one whose shard is gone on without (`EventLogs.reached`).
 
     Args:
         log: where the events are.
@@ -78,18 +79,20 @@ def commit(
     """
     trimmed = 0
     for queue, (epoch, n) in positions.items():
-        own, keys = log.of(queue)
-        name, account = reader, (lost or {}).get(queue, 0)
-        while True:
-            try:
-                step = _run(own, keys.events, keys.events_readers, name, f"{epoch}-{n}", account, int(trim), owner)
-            except WrongKeyType as foreign:
-                log_passed_over(queue, foreign)
-                break
-            trimmed += step
-            if not step:
-                break
-            name, account = "", 0
+        noted, account = (reader, f"{epoch}-{n}"), (lost or {}).get(queue, 0)
+        try:
+            trimmed += log.reached(queue, partial(_commit, noted=noted, account=account, trim=trim, owner=owner)) or 0
+        except WrongKeyType as foreign:
+            log_passed_over(queue, foreign)
+    return trimmed
+
+
+def _commit(log: LogServer, keys: QueueKeys, *, noted: tuple[str, str], account: int, trim: bool, owner: str) -> int:
+    """Note the reader and position of a queue; return how many events were trimmed, in bounded steps."""
+    (name, position), trimmed = noted, 0
+    while step := _run(log, keys.events, keys.events_readers, name, position, account, int(trim), owner):
+        trimmed += step
+        name, account = "", 0
     return trimmed
 
 

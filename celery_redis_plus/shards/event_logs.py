@@ -201,6 +201,17 @@ class ShardEventLogs(EventLogs):
         for own in self._logs.values():
             yield own, own.keys.queue(queue)
 
+    def reached(self, name: str, question: Callable[[LogServer, QueueKeys], T]) -> T | None:
+        """Return the answer of the shard that has these events, as `EventLogs.reached`."""
+        shard = self.shard_of(name)
+        if shard in self._down:
+            return None
+        try:
+            return question(*self.of(name))
+        except PASSING as error:
+            self._lose(shard, error)
+            return None
+
     def _by_log(self, names: Collection[str]) -> Iterator[tuple[EventLog, dict[str, str]]]:
         """Yield each log that has some of the events, with queue -> name."""
         for shard, of_shard in sorted(self._by_shard(names).items()):

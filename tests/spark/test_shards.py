@@ -172,6 +172,33 @@ def test_a_shard_that_is_away_keeps_no_other_back_and_is_read_once_it_is_there(a
     assert len(stored(tmp_path)) == sum(counts.values())
 
 
+def test_a_shard_that_was_read_and_is_away_keeps_no_other_back(add, away, ingest, url, tmp_path):
+    """To note the positions of its queues failed at each start, and the events of the others waited until it was there."""
+    counts = {shard: add(shard, LIVES[:300]) for shard in range(SHARDS)}
+    ingest()
+    assert set(stored(tmp_path)) == numbers(counts)
+    away(1)
+    counts[0] += add(0, LIVES[300:])
+    stop, said = threading.Event(), []
+    again = ArrowIngest(tmp_path, {"url": url, "readerName": "r"})
+    thread = threading.Thread(target=again.run, args=(stop, said.append), kwargs={"interval_s": 0.1})
+    thread.start()
+    try:
+        wait_until(lambda: set(stored(tmp_path)) == numbers(counts), PATIENCE_S)
+        away(None)
+        counts[1] += add(1, LIVES[300:])
+        wait_until(lambda: set(stored(tmp_path)) == numbers(counts), PATIENCE_S)
+        wait_until(lambda: set(lag_in(tmp_path, url).events.values()) == {0}, PATIENCE_S)
+    finally:
+        stop.set()
+        thread.join(PATIENCE_S)
+    assert not said, said
+    assert len(stored(tmp_path)) == sum(counts.values())
+    with events_at(url) as log:
+        noted_at = {reader.queue: reader.behind for reader in readers.readers(log, QUEUES)}
+    assert noted_at == dict.fromkeys(QUEUES, 0)
+
+
 def test_a_batch_that_a_shard_broke_is_stored_without_it(add, away, ingest, url, tmp_path, monkeypatch):
     counts = {shard: add(shard, LIVES) for shard in range(SHARDS)}
     real = arrow_ingest.read_range
