@@ -5,6 +5,7 @@ The identity is the message's `x-deduplication-id`, which the publish scripts ch
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Mapping
 from types import TracebackType
@@ -20,8 +21,12 @@ from celery_redis_plus.event_log.metadata import SOURCE_ID
 from celery_redis_plus.transport import compat
 from celery_redis_plus.transport.url_aliases import our_url
 
+logger = logging.getLogger(__name__)
+
 #: Seconds between two attempts to publish into a full queue.
 FULL_QUEUE_PAUSE_S = 0.5
+#: Seconds of waiting after which it is told for the first time, and the longest ones between two times: they double.
+FIRST_NOTICE_S, LONGEST_NOTICE_S = 2.0, 60.0
 
 
 class OnceSender:
@@ -95,14 +100,16 @@ class OnceSender:
             self.flush()
 
     def flush(self) -> None:
-        """Send what waits, and return when the broker has or knows it.
+        """Send what waits, and return when the broker has or knows it. A warning tells of a queue that stays full meanwhile.
 
         Raises:
             PublishRefused: a queue is full and stays so, or does not accept this type.
             InvalidArgument: a full queue makes dead letters of what it refuses.
             redis.exceptions.RedisError: as `error_translation.translate` names it; sending again is safe.
         """
-        deadline = time.monotonic() + self._patience_s
+        began = time.monotonic()
+        deadline, notice_s = began + self._patience_s, FIRST_NOTICE_S
+        notice_at = began + notice_s
         while self._waiting:
             before = len(self._waiting)
             try:
@@ -114,10 +121,16 @@ class OnceSender:
                         f"{error}. Its x-overflow is 'reject-publish-dlx', where nothing can wait for a full queue to have room; "
                         "allowed are 'reject-publish', 'block' and 'drop-head'"
                     ) from error
+                now = time.monotonic()
                 if len(self._waiting) < before:
-                    deadline = time.monotonic() + self._patience_s
-                elif time.monotonic() > deadline:
+                    deadline = now + self._patience_s
+                elif now > deadline:
                     raise
+                if now >= notice_at:
+                    left_s = max(0.0, deadline - now)
+                    logger.warning("%s; %d message(s) wait for it, for up to %.0f s more", error, len(self._waiting), left_s)
+                    notice_s = min(2 * notice_s, LONGEST_NOTICE_S)
+                    notice_at = now + notice_s
                 # Backpressure: the queue's consumers decide the pace.
                 time.sleep(FULL_QUEUE_PAUSE_S)
 

@@ -117,6 +117,33 @@ def test_a_queue_that_stays_full_is_an_error_after_the_patience(bounded, broker_
     assert (sender.stored, sender.known) == (5, 0), "a refused message is not known"
 
 
+def test_a_sender_that_a_full_queue_holds_back_tells_of_it_at_growing_pauses(bounded, broker_url, monkeypatch, caplog):
+    """A replay into a full queue waited ten minutes without a word."""
+
+    class Waiting:
+        now_s = 0.0
+
+        def monotonic(self):
+            return self.now_s
+
+        def sleep(self, seconds):
+            self.now_s += seconds
+
+    monkeypatch.setattr(once_sender, "time", Waiting())
+    with OnceSender(broker_url, patience_s=29) as sender:
+        for number in range(5):
+            sender.send("bounded", str(number), b"1")
+        with pytest.raises(PublishRefused):
+            sender.flush()
+        assert bounded(2) == [1, 1]
+    told = [record.getMessage() for record in caplog.records if record.name == once_sender.__name__]
+    assert told == [
+        "queue 'bounded' is full: x-max-length is 3, it has 3; the message is not in it; "
+        f"2 message(s) wait for it, for up to {left} s more"
+        for left in (27, 23, 15)
+    ]
+
+
 def test_the_patience_begins_anew_with_each_message_that_a_full_queue_takes(bounded, broker_url, monkeypatch):
     class SlowConsumer:
         """The time, in which a consumer takes a message with each pause of the sender."""
