@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -106,10 +107,24 @@ def _chosen(messages: DataFrame, where: str) -> DataFrame:
     from pyspark.errors import AnalysisException, ParseException
 
     try:
-        return messages.where(where)
+        with _unlogged():
+            return messages.where(where)
     except (AnalysisException, ParseException) as error:
         said = str(error).strip().partition("\n")[0]
         raise InvalidArgument(f"condition {where!r}: {said}; columns: {', '.join(messages.columns)}") from None
+
+
+@contextmanager
+def _unlogged() -> Iterator[None]:
+    """Keep Spark's Python part from logging an error that it raises, with 8 KB of Java's trace."""
+    from pyspark.logger import PySparkLogger
+
+    log = PySparkLogger.getLogger("SQLQueryContextLogger")
+    before, log.disabled = log.disabled, True
+    try:
+        yield
+    finally:
+        log.disabled = before
 
 
 def _sending(destination: Destination) -> Any:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 
 pytest.importorskip("pyspark", reason="needs the extra `spark`")
 
 import kombu
+from pyspark.errors import AnalysisException
+from pyspark.logger import PySparkLogger
 
 from celery_redis_plus.errors import InvalidArgument
 from celery_redis_plus.spark import ingest, tables
@@ -89,5 +93,16 @@ def test_a_condition_that_cannot_be_understood_names_the_columns(spark, consumed
     ingest.run_once(spark, root, {"url": consumed})
     tables.aggregate(spark, root)
 
-    with pytest.raises(InvalidArgument, match=r"stat = 'DEAD'.*columns: date, queue"):
-        replay(spark, root, "stat = 'DEAD'", Destination(url=consumed))
+    logged: list[logging.LogRecord] = []
+    handler, spark_log = logging.Handler(), PySparkLogger.getLogger("SQLQueryContextLogger")
+    handler.emit = logged.append
+    spark_log.addHandler(handler)
+    try:
+        with pytest.raises(InvalidArgument, match=r"stat = 'DEAD'.*columns: date, queue"):
+            replay(spark, root, "stat = 'DEAD'", Destination(url=consumed))
+        assert not logged, "Spark logged Java's trace before the reason"
+        with pytest.raises(AnalysisException):
+            spark.sql("SELECT stat FROM range(1)")
+        assert logged, "errors of others are logged as before"
+    finally:
+        spark_log.removeHandler(handler)
