@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,6 +24,17 @@ def plain(column: Any, kind: pa.DataType) -> pa.Array:
 def as_table(columns: Mapping[str, Any], schema: pa.Schema) -> pa.Table:
     """Return a table of `schema`, made of columns that can be cast to it."""
     return pa.table([plain(columns[field.name], field.type) for field in schema], schema=schema)
+
+
+def by_day(rows: pa.Table) -> Iterator[tuple[str, pa.Table]]:
+    """Yield each day (column `date`) and its rows, in one pass: a filter for each of 30 days takes three times as long."""
+    days = ints(rows.column("date").cast(pa.int32()))
+    order = np.argsort(days, kind="stable")
+    found, starts = np.unique(days[order], return_index=True)
+    # Bodies are large: most often they are of one day, and need not be copied.
+    ordered = rows.take(pa.array(order)) if len(found) > 1 else rows
+    for day, start, end in zip(found, starts, np.append(starts, len(order))[1:], strict=True):
+        yield str(np.datetime64(int(day), "D")), ordered.slice(start, end - start)
 
 
 def ints(column: Any) -> NDArray[np.int64]:

@@ -20,7 +20,7 @@ from celery_redis_plus.shards.event_logs import events_at
 from celery_redis_plus.spark.checkpoint import position_in
 from celery_redis_plus.spark.incoming import EVENTS_A_BATCH, Stored, is_stored, store_batch, waiting
 from celery_redis_plus.spark.known_broker import KnownBroker
-from celery_redis_plus.spark.layers import BYTES_AT_ONCE, EVENTS, LAYOUTS, ROWS_A_GROUP
+from celery_redis_plus.spark.layers import BYTES_AT_ONCE, EVENTS, LAYOUTS, ROWS_A_GROUP, by_file
 from celery_redis_plus.spark.loss_counter import LossCounter
 from celery_redis_plus.spark.losses import Loss, noted
 from celery_redis_plus.spark.manifest import Manifest
@@ -32,8 +32,6 @@ from celery_redis_plus.spark.roots import opened
 from celery_redis_plus.spark.source_options import SourceOptions
 
 if TYPE_CHECKING:
-    from datetime import date
-
     from pyarrow import parquet
 
     from celery_redis_plus.spark.storage import Storage
@@ -207,9 +205,9 @@ class ArrowIngest:
 
 
 def write_days(storage: Storage, batches: Iterable[pa.RecordBatch], folder: str) -> None:
-    """Write events into a folder, a file for each day of publishing, with a bounded part of them in memory."""
+    """Write events into a folder, by day of publishing (`by_file`), with a bounded part of them in memory."""
     layout = LAYOUTS[EVENTS]
-    writers: dict[date, parquet.ParquetWriter] = {}
+    writers: dict[str, parquet.ParquetWriter] = {}
     names: list[str] = []
     held: list[pa.Table] = []
     # Counted as they come: a micro-batch has a piece of each queue, and there may be a thousand.
@@ -218,14 +216,11 @@ def write_days(storage: Storage, batches: Iterable[pa.RecordBatch], folder: str)
     def flush() -> None:
         rows = pa.concat_tables(held)
         held.clear()
-        days = rows.column("date").unique().to_pylist()
-        for day in days:
-            if day not in writers:
-                names.append(f"{folder}/day={day.isoformat()}/{uuid.uuid4().hex}.parquet")
-                writers[day] = storage.writer(names[-1], layout.schema)
-            # Bodies are large: most often they are of one day, and need not be copied.
-            own = rows if len(days) == 1 else rows.filter(pc.equal(rows.column("date"), pa.scalar(day, pa.date32())))
-            writers[day].write_table(own)
+        for date, own in by_file(rows):
+            if date not in writers:
+                names.append(f"{folder}/day={date}/{uuid.uuid4().hex}.parquet")
+                writers[date] = storage.writer(names[-1], layout.schema)
+            writers[date].write_table(own)
 
     try:
         for batch in batches:

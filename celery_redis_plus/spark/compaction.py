@@ -35,6 +35,7 @@ def compact(root: str | Path | Storage, *, kept_s: float | None = None) -> tuple
         new = old.following()
         layers = Layers(storage, new)
         for table in LAYOUTS:
+            layers.divide(table, few_too=True)
             for date in list(layers.dated(table)):
                 layers.tidy(table, date, most=1)
         before, after = _count(old), _count(new)

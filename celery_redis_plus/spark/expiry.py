@@ -66,6 +66,7 @@ def expire(root: str | Path | Storage, before: date, *, kinds: Collection[str] =
         days, lost = 0, []
         still = layers.read(OPEN, [file for files in new.tables[OPEN].values() for file in files], columns=["queue", "id"])
         for table in (table for kind in kinds for table in EXPIRING[kind]):
+            layers.divide(table, few_too=True)
             for day in [day for day in layers.dated(table) if day < before.isoformat()]:
                 files = layers.files(table, day)
                 if table == EVENTS:

@@ -17,15 +17,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from celery_redis_plus.spark import losses
-from celery_redis_plus.spark.layers import EVENTS, LAYOUTS, Layers, new_file, write
+from celery_redis_plus.spark.layers import EVENTS, LAYOUTS, Layers, by_file, new_file, write
 from celery_redis_plus.spark.leftovers import remove_leftovers
 from celery_redis_plus.spark.manifest import (
+    MIXED,
     OPEN,
     PARTIALS,
     UNFINISHED,
+    Dated,
     Manifest,
     RowBatch,
     new_batches,
@@ -34,7 +35,7 @@ from celery_redis_plus.spark.message_timelines import MessageTimelines
 from celery_redis_plus.spark.minute_aggregates import partial_minutes
 from celery_redis_plus.spark.minute_tables import MinuteTables
 from celery_redis_plus.spark.open_messages import EarlierEvents, kept_under
-from celery_redis_plus.spark.repartition import EVENTS_IN_MEMORY, MIXED, OPEN_SCHEMA, in_portions, in_this_process, newest_of
+from celery_redis_plus.spark.repartition import EVENTS_IN_MEMORY, OPEN_SCHEMA, in_portions, in_this_process, newest_of
 from celery_redis_plus.spark.roots import of_task, opened
 from celery_redis_plus.spark.versions import commit
 
@@ -92,7 +93,7 @@ class Written:
         table: its table.
         date: its day, or what it is kept under; '' of `PARTIALS`.
         file: its name.
-        news: how many of its messages have new events.
+        news: of `PARTIALS`: how many messages have new events; 0 of the others.
     """
 
     table: str
@@ -101,7 +102,7 @@ class Written:
     news: int
 
 
-#: Traces the events of files (by day of publishing, or `MIXED`).
+#: Traces the events of files (by day of publishing, or `MIXED` of several).
 Tracer = Callable[[Mapping[str, Sequence[str]], Place], Iterable[Written]]
 
 
@@ -154,7 +155,7 @@ class _Fold:
         if rebuild:
             self.new.tables, self.new.backlogs = Manifest().tables, ""
         self.layers = Layers(storage, self.new)
-        self.fresh: dict[str, list[str]] = {date: self.layers.files(EVENTS, date) for date in old.events} if rebuild else {}
+        self.fresh: Dated = {date: self.layers.files(EVENTS, date) for date in old.events} if rebuild else {}
         for batch in self.batches:
             for date, files in batch.files.items():
                 self.fresh.setdefault(date, []).extend(files)
@@ -172,22 +173,24 @@ class _Fold:
         place = Place(
             self.storage.where, self.layers.folder, newest - EARLY_US, self.new.newest_us, by_due=earlier.by_due(events)
         )
-        inputs = {**self.fresh, MIXED: earlier.taken(self.fresh)} if self.fresh else {}
+        inputs = {**self.fresh, MIXED: self.fresh.get(MIXED, []) + earlier.taken(self.fresh)} if self.fresh else {}
         written = list(self.tracer(inputs, place)) if inputs else []
         for file in written:
             if file.table != PARTIALS:
                 self.layers.take(file.table, file.date, [file.file])
         partials = [file.file for file in written if file.table == PARTIALS]
         days = MinuteTables(self.layers).add(partials) if partials else []
+        dates = self._dates()
         self._take_events()
-        for table, dates in (("messages", self.fresh), (OPEN, self.new.tables[OPEN]), (UNFINISHED, self.new.tables[UNFINISHED])):
-            for date in list(dates):
+        self.layers.divide("messages")
+        for table in ("messages", OPEN, UNFINISHED):
+            for date in list(self.layers.dated(table)):
                 self.layers.tidy(table, date)
         self.new.losses = losses.collect(self.layers, self.old, self.batches)
         commit(self.layers)
         return Folded(
             self.new.version,
-            tuple(sorted(self.fresh)),
+            dates,
             tuple(days),
             sum(file.news for file in written),
             events,
@@ -198,10 +201,17 @@ class _Fold:
         for batch in self.batches:
             for date, files in batch.files.items():
                 self.layers.take(EVENTS, date, files)
-        for date, files in self.fresh.items():
+        self.layers.divide(EVENTS)
+        for date in self.fresh:
             self.layers.tidy(EVENTS, date)
-            kept = set(self.layers.files(EVENTS, date))
-            self.new.superseded += [file for file in files if file not in kept]
+        named = {file for files in self.new.events.values() for file in files}
+        self.new.superseded += [file for files in self.fresh.values() for file in files if file not in named]
+
+    def _dates(self) -> tuple[str, ...]:
+        """Return the days of publishing whose messages have new events."""
+        mixed = self.layers.read(EVENTS, self.fresh.get(MIXED, ()), columns=["date"])
+        dates = {day.isoformat() for day in mixed.column("date").unique().to_pylist()}
+        return tuple(sorted(dates.union(self.fresh).difference([MIXED])))
 
 
 def _first(batches: Sequence[RowBatch], most: int | None) -> list[RowBatch]:
@@ -220,9 +230,8 @@ def trace_here(files: Mapping[str, Sequence[str]], place: Place) -> Iterator[Wri
     """Trace messages in this process: of more events than may be in memory, of a rebuild for instance, some at a time."""
     storage = of_task(place.root)
     rows = sum(storage.row_count(file) for of_day in files.values() for file in of_day)
-    # Earlier events of open messages are there where a few are new.
-    by_day = rows > 2 * EVENTS_IN_MEMORY and not files.get(MIXED)
-    for events in in_portions(storage, files, EVENTS_IN_MEMORY) if by_day else in_this_process(storage, files):
+    many = rows > 2 * EVENTS_IN_MEMORY
+    for events in in_portions(storage, files, EVENTS_IN_MEMORY) if many else in_this_process(storage, files):
         yield from trace(events, place)
 
 
@@ -235,29 +244,27 @@ def trace(events: pa.Table, place: Place) -> Iterator[Written]:
         return
     timelines = MessageTimelines(events)
     new = np.asarray(timelines.table.column("folded").is_null().to_numpy(zero_copy_only=False))
-    news = np.logical_or.reduceat(new, timelines.starts)
     working = timelines.may_go_on(place.early_since_us)
     messages = timelines.messages()
     length = timelines.ends - timelines.starts + 1
-    dates = messages.column("date")
-    for day in dates.filter(pa.array(~working)).unique().to_pylist():
-        chosen = ~working & np.asarray(pc.equal(dates, pa.scalar(day, pa.date32())).to_numpy())
-        yield _written(place, "messages", day.isoformat(), messages.filter(pa.array(chosen)), int((chosen & news).sum()))
+    for date, gone in by_file(messages.filter(pa.array(~working))):
+        yield _written(place, "messages", date, gone)
     for key, of_key in kept_under(timelines.due_us(), place.newest_us, by_due=place.by_due):
         chosen = working & of_key
         if chosen.any():
-            yield _written(place, UNFINISHED, key, messages.filter(pa.array(chosen)), int((chosen & news).sum()))
+            yield _written(place, UNFINISHED, key, messages.filter(pa.array(chosen)))
             kept = _folded(timelines.table.filter(pa.array(np.repeat(chosen, length))))
-            yield _written(place, OPEN, key, kept, 0)
+            yield _written(place, OPEN, key, kept)
     changes = {
         name: column[new] if isinstance(column, np.ndarray) else column.filter(pa.array(new))
         for name, column in timelines.changes().items()
     }
     if new.any():
-        yield _written(place, PARTIALS, "", partial_minutes(changes), 0)
+        news = np.logical_or.reduceat(new, timelines.starts)
+        yield _written(place, PARTIALS, "", partial_minutes(changes), int(news.sum()))
 
 
-def _written(place: Place, table: str, date: str, rows: pa.Table, news: int) -> Written:
+def _written(place: Place, table: str, date: str, rows: pa.Table, news: int = 0) -> Written:
     file = new_file(place.folder, table, date or uuid.uuid4().hex)
     write(of_task(place.root), file, rows, LAYOUTS[table])
     return Written(table, date, file, news)

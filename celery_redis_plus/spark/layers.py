@@ -3,6 +3,9 @@
 An aggregation adds a file to a day, or replaces the files that it changes. When there are many, the small ones are put into one:
 each file is then at least as large as all smaller ones together, so a row is rewritten a few times only, whatever the number of
 aggregations, and a day has few files.
+
+New messages of 30 days with a few rows each would be 30 files of each aggregation, to be written and put together with others
+soon. They are one file (`MIXED`), until there are enough of them (`Layers.divide`).
 """
 
 from __future__ import annotations
@@ -17,7 +20,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from celery_redis_plus.event_log.batches import arrow_schema
-from celery_redis_plus.spark.manifest import OPEN, PARTIALS, UNFINISHED, Dated, Manifest
+from celery_redis_plus.spark.arrow_columns import by_day
+from celery_redis_plus.spark.manifest import MIXED, OPEN, PARTIALS, UNFINISHED, Dated, Manifest
 from celery_redis_plus.spark.message_timelines import MESSAGE_SCHEMA
 from celery_redis_plus.spark.minute_aggregates import PARTIAL_MINUTE, PER_MINUTE, minute_schema
 from celery_redis_plus.spark.repartition import OPEN_SCHEMA
@@ -30,6 +34,10 @@ if TYPE_CHECKING:
 #: More files of a day than this are put together, so that this many remain at most: an aggregation touches many days, each by a
 #: few rows, and need not write files of each of them anew.
 MANY_FILES, FEW_FILES = 12, 8
+#: Days with fewer rows and bytes share a file: to write 1,000 rows takes 1 ms of a processor, to make a file at least 2 ms.
+FEW_ROWS, FEW_BYTES = 1000, 1024 * 1024
+#: More rows under `MIXED` are put to their days.
+MOST_MIXED = 10_000
 #: Rows that are sorted in memory at once, and what they may weigh: sorting takes three times that. With twice as many, the memory
 #: of a service grew by 15 % within 20 minutes at 500 tasks a second, as its files did.
 ROWS_AT_ONCE, BYTES_AT_ONCE = 250_000, 32 * 1024 * 1024
@@ -157,6 +165,17 @@ class Layers:
         self.take(table, date, files)
         return gone
 
+    def divide(self, table: str, *, few_too: bool = False) -> None:
+        """Put the rows of `MIXED` to their days, if there are many."""
+        files = self.files(table, MIXED)
+        if not few_too and sum(map(self.storage.row_count, files)) <= MOST_MIXED:
+            return
+        for portion in _portions(self.storage, files, LAYOUTS[table].schema):
+            for day, rows in by_day(portion):
+                self.add(table, day, rows)
+                self.tidy(table, day)
+        self.drop(table, MIXED, files)
+
     def tidy(self, table: str, date: str, *, most: int = MANY_FILES) -> None:
         """Put small files of a day together if it has more than `most`, but for full ones; `most=1` leaves one."""
         files = self.files(table, date)
@@ -177,6 +196,15 @@ class Layers:
         targets = merge(self.storage, before, LAYOUTS[table], lambda: self.new_file(table, date))
         self.drop(table, date, before)
         self.take(table, date, targets)
+
+
+def by_file(rows: pa.Table) -> Iterator[tuple[str, pa.Table]]:
+    """Yield the rows of each new file with what it is kept under: a day, or `MIXED` for several days with few rows each."""
+    found = dict(by_day(rows))
+    few = [day for day, of_day in found.items() if of_day.num_rows < FEW_ROWS and of_day.nbytes < FEW_BYTES]
+    if len(few) > 1:
+        yield MIXED, pa.concat_tables([found.pop(day) for day in few])
+    yield from found.items()
 
 
 def new_file(folder: str, table: str, date: str) -> str:

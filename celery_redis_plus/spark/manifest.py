@@ -13,6 +13,8 @@
 A file that no manifest and no `_committed.json` names was left by a process that died, or is superseded: it is never read, and
 an aggregation removes it. `day` is the column `date`: in `events` and `messages` the UTC day on which a message was published,
 in the other tables the day of the minute. Messages that may have more events are kept by when they are due (`open_messages.py`).
+Where several days have few new rows each, these share a file (`MIXED`) until they are many, so that cost and files follow the
+news and not the days that they touch.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from celery_redis_plus.spark.roots import opened
 from celery_redis_plus.spark.storage import COMMITTED, Storage
 
 #: Layout of the folder and columns of the tables. An aggregation rebuilds tables of an older version from `events`.
-TABLES_VERSION = 7
+TABLES_VERSION = 8
 #: Manifests from this version of the tables on have the fields of `Manifest`.
 OLDEST_OF_THESE_FIELDS = 3
 
@@ -36,6 +38,8 @@ TABLES = ("messages", "queues", "tasks", "workers")
 #: What an aggregation keeps for the next one: the events of messages that may have more of them; these messages' rows, a part of
 #: `messages`; the counts and durations of which rows of minutes are made.
 OPEN, UNFINISHED, PARTIALS = "open", "unfinished", "partials"
+#: In the place of a day, in `events` and `messages`: files with rows of several.
+MIXED = "mixed"
 #: The file with what the last check has found.
 CHECKS = "checks.parquet"
 #: Date -> files relative to the root.

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from celery_redis_plus.spark.arrow_columns import ints
+from celery_redis_plus.spark.arrow_columns import by_day, ints
 from celery_redis_plus.spark.layers import LAYOUTS, Layers, among
 from celery_redis_plus.spark.manifest import PARTIALS, Manifest
 from celery_redis_plus.spark.minute_aggregates import PARTIAL_MINUTE, PER_MINUTE, combined
@@ -82,9 +82,9 @@ class MinuteTables:
             untouched = pc.and_(later, pc.invert(pc.is_in(before.column("minute"), minutes)))
             again.append(before.filter(untouched).drop_columns(["backlog"]))
         whole = pa.concat_tables([*kept, with_backlog(pa.concat_tables(again), levels)])
-        for day in whole.column("date").unique().to_pylist():
-            layers.add("queues", day.isoformat(), whole.filter(pc.equal(whole.column("date"), pa.scalar(day, pa.date32()))))
-            layers.tidy("queues", day.isoformat())
+        for date, of_day in by_day(whole):
+            layers.add("queues", date, of_day)
+            layers.tidy("queues", date)
 
     def _levels(self, changes: pa.Table) -> dict[str, int]:
         """Return the ready messages of each queue after all events, and keep them for the next time."""

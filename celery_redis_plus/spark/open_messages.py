@@ -23,8 +23,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from celery_redis_plus.spark.layers import EVENTS, LAYOUTS, Layers, among, message_keys, read, write
-from celery_redis_plus.spark.manifest import OPEN, UNFINISHED
+from celery_redis_plus.spark.arrow_columns import by_day
+from celery_redis_plus.spark.layers import EVENTS, LAYOUTS, Layers, among, read, write
+from celery_redis_plus.spark.manifest import MIXED, OPEN, UNFINISHED
 from celery_redis_plus.spark.message_timelines import DESCRIPTION_TYPES
 from celery_redis_plus.spark.repartition import EVENTS_SCHEMA
 from celery_redis_plus.spark.schema import MOMENT
@@ -79,7 +80,7 @@ class EarlierEvents:
             far = [key for key in self.layers.dated(OPEN) if not self._is_near(key)]
             picked.append(self._picked(far, strangers))
             strangers = _strangers(strangers, picked[-1:])
-        picked += self._reopened(fresh, strangers)
+        picked += self._reopened(strangers)
         return found + self._kept_aside(pa.concat_tables(picked))
 
     def _is_near(self, key: str) -> bool:
@@ -124,31 +125,29 @@ class EarlierEvents:
                     picked += [rows] if table == OPEN else []
         return pa.concat_tables(picked)
 
-    def _reopened(self, fresh: Mapping[str, Sequence[str]], strangers: pa.Table) -> Iterator[pa.Table]:
+    def _reopened(self, strangers: pa.Table) -> Iterator[pa.Table]:
         """Take messages that were gone, and have new events, out of the tables; yield their events.
 
         Only tasks that fail after an early ack do that, and a server that went back to an older state. Events that have expired
         are those that the message's row tells of.
         """
         layers = self.layers
-        for day in strangers.column("date").unique().to_pylist():
-            date = day.isoformat()
-            own = strangers.filter(pc.equal(strangers.column("date"), pa.scalar(day, pa.date32())))
-            near, wanted = among("id", own.column("id").unique()), message_keys(own)
+        for date, own in by_day(strangers):
+            near, wanted = among("id", own.column("id").unique()), dated_keys(own)
             found = [layers.read("messages", [])]
-            for file in layers.files("messages", date):
+            for kept, file in [(of, its) for of in (date, MIXED) for its in layers.files("messages", of)]:
                 rows = layers.read("messages", [file], near)
-                rows = rows.filter(pc.is_in(message_keys(rows), wanted))
+                rows = rows.filter(pc.is_in(dated_keys(rows), wanted))
                 if rows.num_rows:
                     found.append(rows)
-                    layers.without("messages", date, file, message_keys(rows).combine_chunks())
+                    layers.without("messages", kept, file, dated_keys(rows).combine_chunks(), dated_keys)
             gone = pa.concat_tables(found)
             if gone.num_rows:
-                earlier = [file for file in layers.files(EVENTS, date) if file not in set(fresh[date])]
+                earlier = [file for of in (date, MIXED) for file in layers.files(EVENTS, of)]
                 events = read(layers.storage, earlier, EVENTS_SCHEMA, near)
-                events = events.filter(pc.is_in(message_keys(events), message_keys(gone).combine_chunks()))
+                events = events.filter(pc.is_in(dated_keys(events), dated_keys(gone).combine_chunks()))
                 yield _folded(events)
-                expired = pc.invert(pc.is_in(message_keys(gone), message_keys(events).combine_chunks()))
+                expired = pc.invert(pc.is_in(dated_keys(gone), dated_keys(events).combine_chunks()))
                 yield _told_by(gone.filter(expired))
 
     def _kept_aside(self, events: pa.Table) -> list[str]:

@@ -11,14 +11,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC
 from functools import partial
-from itertools import groupby
+from itertools import chain, groupby
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from celery_redis_plus.event_log.batches import arrow_schema
+from celery_redis_plus.spark.arrow_columns import by_day
+from celery_redis_plus.spark.manifest import MIXED
 from celery_redis_plus.spark.message_timelines import EVENT_COLUMNS_READ
 from celery_redis_plus.spark.roots import of_task
 
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
 
     from celery_redis_plus.spark.storage import Storage
 
-#: In the place of a day: of files with events of several.
-MIXED = ""
 #: Events that one task traces at once, in memory: about 100 MB.
 EVENTS_A_TASK = 250_000
 #: Events that this process traces at once, in memory: about 500 MB.
@@ -51,7 +50,8 @@ class FileShare:
         root: the folder of the tables, or their URL.
         file: its name.
         first, buckets: the buckets of its day of publishing.
-        days: the buckets of each day, where it has events of several; those of any other day go to the first bucket.
+        days: the buckets of each day, where it has events of several days that do not all go to the first bucket; those of a day
+            that is not among them do.
     """
 
     root: str
@@ -87,12 +87,18 @@ def in_this_process(storage: Storage, files: Mapping[str, Sequence[str]]) -> Ite
 def in_portions(
     storage: Storage, files: Mapping[str, Sequence[str]], most: int = EVENTS_IN_MEMORY
 ) -> Iterator[pa.Table]:  # fmt: skip
-    """Yield all events of some messages at a time, about `most`; a day that has more is read several times."""
-    for date, of_day in sorted(files.items()):
-        count = max(1, -(-sum(_rows(storage, {date: of_day}).values()) // most))
+    """Yield all events of some messages at a time, about `most`; a day that has more is read several times.
+
+    Those of `MIXED` are in memory all the time.
+    """
+    mixed = dict(by_day(storage.dataset(files[MIXED], OPEN_SCHEMA).to_table())) if files.get(MIXED) else {}
+    for date in sorted({*files, *mixed}.difference([MIXED])):
+        of_day, also = files.get(date, ()), mixed[date].to_batches() if date in mixed else []
+        count = max(1, -(-_rows(storage, {date: of_day})[date] // most))
         shares = [FileShare(storage.where, file, 0, count) for file in of_day]
         for wanted in range(count):
-            parts = [events for number, events in _divided(shares) if number == wanted]
+            divided = chain(_divided(shares), *(_in_buckets(batch, 0, count) for batch in also))
+            parts = [events for number, events in divided if number == wanted]
             yield pa.Table.from_batches(parts, schema=OPEN_SCHEMA)
 
 
@@ -122,7 +128,7 @@ def file_shares_of(
         days[day] = first, buckets
         filled += rows[day]
         used = first + buckets
-    file_shares += [FileShare(root, file, 0, 1, days) for file in files.get(MIXED, ())]
+    file_shares += [FileShare(root, file, 0, 1, days if used > 1 else {}) for file in files.get(MIXED, ())]
     return file_shares, max(1, used)
 
 
@@ -152,9 +158,9 @@ def _divided(file_shares: Iterable[FileShare]) -> Iterator[tuple[int, pa.RecordB
             if not days:
                 yield from _in_buckets(batch, first, buckets)
                 continue
-            for day in batch.column("date").unique().to_pylist():
-                of_day = batch.filter(pc.equal(batch.column("date"), pa.scalar(day, pa.date32())))
-                yield from _in_buckets(of_day, *days.get(day.isoformat(), (0, 1)))
+            for day, of_day in by_day(pa.Table.from_batches([batch])):
+                for part in of_day.to_batches():
+                    yield from _in_buckets(part, *days.get(day, (0, 1)))
 
 
 def _assignment(share: FileShare) -> tuple[str, int, int, bool]:

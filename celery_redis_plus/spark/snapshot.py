@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from celery_redis_plus.errors import TablesUnusable
 from celery_redis_plus.spark.layers import EVENTS, LAYOUTS
 from celery_redis_plus.spark.losses import LOSS_COLUMNS, rows_of
-from celery_redis_plus.spark.manifest import CHECKS, UNFINISHED, Manifest, event_files, names
+from celery_redis_plus.spark.manifest import CHECKS, MIXED, UNFINISHED, Manifest, event_files, names
 from celery_redis_plus.spark.minute_tables import last_backlogs
 from celery_redis_plus.spark.roots import opened
 from celery_redis_plus.spark.schema import arrow
@@ -79,7 +79,7 @@ class Snapshot:
             table: its name.
             columns: those that are read.
             wanted: which rows; those where it is null are not.
-            days: the first and the last day whose files are looked at; unfinished messages of all days are in some.
+            days: the first and the last day whose files are looked at, and those with rows of any day.
         """
         schema = pa.schema([LAYOUTS[table].schema.field(name) for name in columns])
         words = [name for name in columns if schema.field(name).type == pa.string()]
@@ -131,7 +131,7 @@ class Snapshot:
     def _names(self, table: str, days: tuple[str, str]) -> list[str]:
         manifest = self.manifest
         dated = self._events if table == EVENTS else manifest.tables[table]
-        found = [file for date, files in sorted(dated.items()) if days[0] <= date <= days[1] for file in files]
+        found = [file for date, files in sorted(dated.items()) if days[0] <= date <= days[1] or date == MIXED for file in files]
         return found + ([file for files in manifest.tables[UNFINISHED].values() for file in files] if table == "messages" else [])
 
 

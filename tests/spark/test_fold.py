@@ -11,6 +11,7 @@ from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 pytest.importorskip("pyspark", reason="needs the extra `spark`")
@@ -19,15 +20,15 @@ from pyarrow import Table, dataset, parquet
 
 from celery_redis_plus.errors import TablesUnusable
 from celery_redis_plus.events import Event
+from celery_redis_plus.spark import checks, layers, leftovers, open_messages
 from celery_redis_plus.spark import fold as fold_module
-from celery_redis_plus.spark import leftovers, open_messages
 from celery_redis_plus.spark import manifest as manifest_module
 from celery_redis_plus.spark.compaction import compact
 from celery_redis_plus.spark.expiry import expire
 from celery_redis_plus.spark.fold import fold, new_event_count
 from celery_redis_plus.spark.folder import write_file
 from celery_redis_plus.spark.layers import LAYOUTS
-from celery_redis_plus.spark.manifest import OPEN, TABLES, UNFINISHED, Manifest, files
+from celery_redis_plus.spark.manifest import MIXED, OPEN, TABLES, UNFINISHED, Manifest, files
 from celery_redis_plus.spark.roots import opened
 from celery_redis_plus.spark.snapshot import Snapshot
 from tests.spark.model import aggregate_in_python, moment
@@ -189,6 +190,57 @@ def test_a_fold_reads_the_news_and_the_open_messages_of_their_days_only(stored, 
         assert len(added) == 1, table
         rows = parquet.read_metadata(added.pop()).num_rows
         assert rows <= (3 if table == "messages" else 1700), (table, rows)
+
+
+def test_news_of_many_days_are_a_few_files_and_come_to_their_days_when_they_are_many(stored, root, monkeypatch):
+    """An aggregation wrote a file for each of the days of publishing that its news touched, however few they were."""
+    start = START_MS * 1000 // DAY_US * DAY_US
+    day_of = [start + day * DAY_US for day in range(20)]
+    made = [one("published", at + n, tag_of(at + n * 1000, n), task="x") for at in day_of for n in range(40)]
+    stored.add({"celery": made})
+    fold(root)
+    now, counts = start + 20 * DAY_US, []
+    for first in range(0, 40, 4):
+        if first == 32:
+            monkeypatch.setattr(layers, "MOST_MIXED", 500)
+        ended = [event for place, event in enumerate(made) if first <= place % 40 < first + 4 and event.event == "published"]
+        # Of each fourth one, the task was acked early, and goes on.
+        news = []
+        for number, event in enumerate(ended):
+            news.append(one("claimed", now + number, event.id, worker="w"))
+            news.append(one("acked", now + number + 1, event.id, reason=None if number % 4 else "early"))
+        stored.add({"celery": news})
+        done = fold(root)
+        assert (done.events, done.messages, len(done.dates)) == (160, 80, 20)
+        made += news
+        check(root, {"celery": made})
+        dated = Manifest.read(root)
+        counts.append({table: {*dates} for table, dates in (("events", dated.events), *dated.tables.items()) if table in KEYS})
+        now += DAY_US
+    days = {np.datetime64(at, "us").astype(str)[:10] for at in day_of}
+    assert {frozenset(found["messages"]) for found in counts[:8]} == {frozenset({MIXED})}
+    assert counts[-1]["messages"] - {MIXED} == days
+
+    # A message that is over, and whose row shares a file, has another event.
+    late = [
+        one("failed", now + number, event.id, reason="failure") for number, event in enumerate(made) if event.reason == "early"
+    ]
+    stored.add({"celery": late})
+    fold(root)
+    check(root, {"celery": made + late})
+    # With a part of the events in memory, too.
+    assert {MIXED, *days} <= {*Manifest.read(root).events}
+    monkeypatch.setattr(fold_module, "EVENTS_IN_MEMORY", 100)
+    fold(root, rebuild=True)
+    check(root, {"celery": made + late})
+    assert not [found for found in checks.check(root) if found.wrong]
+    compact(root)
+    manifest = Manifest.read(root)
+    assert {len(names) for dates in (*manifest.tables.values(), manifest.events) for names in dates.values()} == {1}
+    assert not {MIXED} & {*manifest.events, *manifest.tables["messages"]}
+    check(root, {"celery": made + late})
+    fold(root, rebuild=True)
+    check(root, {"celery": made + late})
 
 
 def test_a_fold_beside_a_large_backlog_leaves_it_alone(stored, root, there_are_many_open, monkeypatch):

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from celery_redis_plus import events
 from celery_redis_plus.event_log.batches import batch
+from celery_redis_plus.spark.layers import by_file
 from celery_redis_plus.spark.roots import opened
 from celery_redis_plus.spark.storage import COMMITTED
 from tests.support.event_streams import START_MS
@@ -44,11 +45,9 @@ class StoredEvents:
         read = pa.Table.from_batches([self._batch(queue, rows, payload) for queue, rows in added.items() if rows])
         read = read.append_column("date", pc.coalesce(read.column("published_at"), read.column("ts")).cast(pa.date32()))
         files = {}
-        for day in read.column("date").unique().to_pylist():
-            files[day.isoformat()] = [f"{folder}/day={day}/part.parquet"]
-            storage.write_table(
-                files[day.isoformat()][0], read.filter(pc.equal(read.column("date"), pa.scalar(day, pa.date32())))
-            )
+        for date, rows_of_file in by_file(read):
+            files[date] = [f"{folder}/day={date}/part.parquet"]
+            storage.write_table(files[date][0], rows_of_file)
         storage.write_json(
             f"{folder}/{COMMITTED}", {"rows": read.num_rows, "files": files, "losses": [asdict(loss) for loss in losses]}
         )
