@@ -168,7 +168,7 @@ class ArrowIngest:
         start, end = self.checkpoint.offset(number - 1), self.checkpoint.offset(number) or {}
 
         def losses_of(files: list[str], _number: int) -> list[Loss]:
-            return self._losses.losses(files, start, end)
+            return self._losses.losses(planner.log, files, start, end)
 
         def write(folder: str) -> None:
             write_days(self.storage, self._events(planner, start, end), folder)

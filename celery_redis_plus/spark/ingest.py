@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as sf
 
+from celery_redis_plus.shards.event_logs import events_at
 from celery_redis_plus.spark.checkpoint import Checkpoint
 from celery_redis_plus.spark.folder import TablesFolder
 from celery_redis_plus.spark.incoming import EVENTS_A_BATCH, Stored, store_batch
@@ -61,10 +62,12 @@ def start(
     options.setdefault("maxRecordsPerPartition", max(share, EVENTS_A_TASK))
     frame = spark.readStream.format("celery_redis").options(**options).load()
     checkpoint = Checkpoint(storage.root / "checkpoint" / "events")
-    counter = LossCounter(storage, SourceOptions.from_mapping(options), noted(storage, Manifest.read(storage)))
+    parsed = SourceOptions.from_mapping(options)
+    counter = LossCounter(storage, parsed, noted(storage, Manifest.read(storage)))
 
     def losses_of(files: list[str], number: int) -> list[Loss]:
-        return counter.losses(files, checkpoint.offset(number - 1), checkpoint.offset(number) or {})
+        with events_at(parsed.resolved_url(), parsed.prefix, partial=True) as log:
+            return counter.losses(log, files, checkpoint.offset(number - 1), checkpoint.offset(number) or {})
 
     def write(batch: DataFrame, number: int) -> None:
         with nullcontext() if holds_lock else storage.locked(INGEST_LOCK):

@@ -13,7 +13,6 @@ import pyarrow.compute as pc
 
 from celery_redis_plus.events import entry_id
 from celery_redis_plus.keys import encode_name
-from celery_redis_plus.shards.event_logs import events_at
 from celery_redis_plus.spark.arrow_columns import ints, microseconds
 from celery_redis_plus.spark.layers import read
 from celery_redis_plus.spark.losses import MEMORY_FULL, NO_EVENT, SAMPLED, TRIMMED, Loss
@@ -44,18 +43,19 @@ class LossCounter:
     def __init__(self, storage: Storage, options: SourceOptions, known: Iterable[Loss] = ()) -> None:
         self._storage = storage
         self._options = options
-        #: Shards that cannot be reached are left out: the micro-batches have none of their events.
-        self._log = events_at(options.resolved_url(), options.prefix, partial=True)
         #: (Queue, shard) -> the last of its unwritten events that is noted.
         self._unwritten = {
             (loss.queue, loss.shard): loss for loss in sorted(known, key=lambda loss: loss.noted_at) if loss.why == MEMORY_FULL
         }
         self._asked_at: int | None = None
 
-    def losses(self, files: Sequence[str], start: Mapping[str, str] | None, end: Mapping[str, str]) -> list[Loss]:
+    def losses(
+        self, log: EventLogs, files: Sequence[str], start: Mapping[str, str] | None, end: Mapping[str, str]
+    ) -> list[Loss]:  # fmt: skip
         """Return what a micro-batch lacks.
 
         Args:
+            log: the broker. It may go on without shards that cannot be reached: the micro-batch has none of their events.
             files: its events.
             start: the offset at which it begins; None is the beginning.
             end: the offset at which it ends.
@@ -65,17 +65,16 @@ class LossCounter:
         """
         now = time.time_ns() // 1000
         events = read(self._storage, files, _COLUMNS)
-        with self._log as log:
-            # The planner logs the queues that cannot be read, and keeps them out of micro-batches.
-            numberings, _ = log.sound_numberings(list(end), strict=False)
-            found = []
-            if start is not None or self._begins_at_the_start:
-                begin = moved(dict(start or {}), numberings, log.queue_of)
-                ranges = {queue: _ranges(numbering, begin.get(queue), end[queue]) for queue, numbering in numberings.items()}
-                missing = gaps(events, ranges, now, log.queue_of)
-                found = [replace(loss, why=NO_EVENT) if _passed_over(log, loss) else loss for loss in missing]
-            found += self._never_written(log, numberings, events, now)
-            found = [replace(loss, queue=log.queue_of(loss.queue), shard=log.shard_of(loss.queue)) for loss in found]
+        # The planner logs the queues that cannot be read, and keeps them out of micro-batches.
+        numberings, _ = log.sound_numberings(list(end), strict=False)
+        found = []
+        if start is not None or self._begins_at_the_start:
+            begin = moved(dict(start or {}), numberings, log.queue_of)
+            ranges = {queue: _ranges(numbering, begin.get(queue), end[queue]) for queue, numbering in numberings.items()}
+            missing = gaps(events, ranges, now, log.queue_of)
+            found = [replace(loss, why=NO_EVENT) if _passed_over(log, loss) else loss for loss in missing]
+        found += self._never_written(log, numberings, events, now)
+        found = [replace(loss, queue=log.queue_of(loss.queue), shard=log.shard_of(loss.queue)) for loss in found]
         self._asked_at = now
         self._unwritten |= {(loss.queue, loss.shard): loss for loss in found if loss.why == MEMORY_FULL}
         return found

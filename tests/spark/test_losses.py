@@ -57,9 +57,9 @@ def ingest(broker_url, tmp_path):
                     for part in planner.event_ranges(self.offset or {}, end)
                     for batch in read_range(log, part, fail_on_data_loss=False)
                 ]
-            file = tmp_path / f"{self.batches}.parquet"
-            parquet.write_table(pa.Table.from_batches(read), file)
-            found = self.counter.losses([file.name], self.offset, end)
+                file = tmp_path / f"{self.batches}.parquet"
+                parquet.write_table(pa.Table.from_batches(read), file)
+                found = self.counter.losses(log, [file.name], self.offset, end)
             self.offset, self.batches, self.known = end, self.batches + 1, self.known + found
             return found
 
