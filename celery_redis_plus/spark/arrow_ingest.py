@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,13 +18,14 @@ from celery_redis_plus.errors import CeleryRedisPlusError
 from celery_redis_plus.event_log import readers
 from celery_redis_plus.events import entry_id
 from celery_redis_plus.shards.event_logs import events_at
+from celery_redis_plus.spark.arrow_columns import by_day
 from celery_redis_plus.spark.checkpoint import position_in
 from celery_redis_plus.spark.incoming import EVENTS_A_BATCH, Stored, is_stored, store_batch, waiting
 from celery_redis_plus.spark.known_broker import KnownBroker
-from celery_redis_plus.spark.layers import BYTES_AT_ONCE, EVENTS, LAYOUTS, ROWS_A_GROUP, by_file
+from celery_redis_plus.spark.layers import BYTES_AT_ONCE, EVENTS, LAYOUTS, MOST_MIXED, ROWS_A_GROUP, by_file
 from celery_redis_plus.spark.loss_counter import LossCounter
 from celery_redis_plus.spark.losses import Loss, noted
-from celery_redis_plus.spark.manifest import Manifest
+from celery_redis_plus.spark.manifest import MIXED, Manifest
 from celery_redis_plus.spark.memory import give_back
 from celery_redis_plus.spark.partition_reader import read_range
 from celery_redis_plus.spark.query_runner import GrowingPause, is_passing
@@ -208,6 +210,7 @@ def write_days(storage: Storage, batches: Iterable[pa.RecordBatch], folder: str)
     """Write events into a folder, by day of publishing (`by_file`), with a bounded part of them in memory."""
     layout = LAYOUTS[EVENTS]
     writers: dict[str, parquet.ParquetWriter] = {}
+    written: Counter[str] = Counter()
     names: list[str] = []
     held: list[pa.Table] = []
     # Counted as they come: a micro-batch has a piece of each queue, and there may be a thousand.
@@ -216,7 +219,9 @@ def write_days(storage: Storage, batches: Iterable[pa.RecordBatch], folder: str)
     def flush() -> None:
         rows = pa.concat_tables(held)
         held.clear()
-        for date, own in by_file(rows):
+        # The queues of an archive may have a few events each of each day of years.
+        for date, own in (by_file if written[MIXED] <= MOST_MIXED else by_day)(rows):
+            written[date] += own.num_rows
             if date not in writers:
                 names.append(f"{folder}/day={date}/{uuid.uuid4().hex}.parquet")
                 writers[date] = storage.writer(names[-1], layout.schema)

@@ -50,8 +50,8 @@ class FileShare:
         root: the folder of the tables, or their URL.
         file: its name.
         first, buckets: the buckets of its day of publishing.
-        days: the buckets of each day, where it has events of several days that do not all go to the first bucket; those of a day
-            that is not among them do.
+        days: the buckets of each day, where it has events of several that go to different ones; those of a day that is not among
+            them go to `first` and `buckets`.
     """
 
     root: str
@@ -109,10 +109,7 @@ def _rows(storage: Storage, files: Mapping[str, Sequence[str]]) -> dict[str, int
 def file_shares_of(
     root: str, files: Mapping[str, Sequence[str]], rows: Mapping[str, int], parallelism: int
 ) -> tuple[list[FileShare], int]:
-    """Return where the events of each file go, and how many buckets there are: several for a big day, one for some small days.
-
-    Files of `MIXED` are small.
-    """
+    """Return where the events of each file go, and how many buckets there are: several for a big day, one for some small days."""
     total = sum(rows.values())
     # All of the last tasks at once, too.
     tasks = -(-max(1, -(-total // EVENTS_A_TASK)) // parallelism) * parallelism
@@ -128,8 +125,10 @@ def file_shares_of(
         days[day] = first, buckets
         filled += rows[day]
         used = first + buckets
-    file_shares += [FileShare(root, file, 0, 1, days if used > 1 else {}) for file in files.get(MIXED, ())]
-    return file_shares, max(1, used)
+    # Many may be of days that have no other files.
+    used = max(1, used, -(-rows.get(MIXED, 0) // size))
+    file_shares += [FileShare(root, file, 0, used, days if used > 1 else {}) for file in files.get(MIXED, ())]
+    return file_shares, used
 
 
 def unpacked(batches: Iterable[pa.RecordBatch]) -> pa.Table:
@@ -160,7 +159,7 @@ def _divided(file_shares: Iterable[FileShare]) -> Iterator[tuple[int, pa.RecordB
                 continue
             for day, of_day in by_day(pa.Table.from_batches([batch])):
                 for part in of_day.to_batches():
-                    yield from _in_buckets(part, *days.get(day, (0, 1)))
+                    yield from _in_buckets(part, *days.get(day, (first, buckets)))
 
 
 def _assignment(share: FileShare) -> tuple[str, int, int, bool]:

@@ -22,7 +22,7 @@ from pyarrow import dataset, parquet
 from celery_redis_plus.errors import EventsLost, TablesUnusable
 from celery_redis_plus.event_log import batches, readers
 from celery_redis_plus.event_log.stream import EventLog
-from celery_redis_plus.events import FIELD, encode
+from celery_redis_plus.events import FIELD, Event, encode
 from celery_redis_plus.keys import Keys
 from celery_redis_plus.spark import arrow_ingest, checkpoint
 from celery_redis_plus.spark.arrow_ingest import ArrowIngest, Bounds, write_days
@@ -153,6 +153,26 @@ def test_memory_is_bounded_by_bytes_and_many_days_have_a_file_each(root, tmp_pat
     once(fetchSize=10)
     exact(root, count)
     assert len(files(root, "events")) == 5 + 1, "one has the pieces that are of two days"
+
+
+def test_a_batch_of_years_puts_a_part_of_its_days_together(tmp_path, monkeypatch):
+    """What shares a file is in memory as a whole at times."""
+    monkeypatch.setattr(arrow_ingest, "ROWS_A_GROUP", 500)
+    monkeypatch.setattr(arrow_ingest, "MOST_MIXED", 700)
+    storage = opened(tmp_path)
+    pieces = []
+    for number in range(20):
+        made = []
+        for place in range(100):
+            ms = START_MS + (number * 5 + place % 40) * 86_400_000
+            event = Event(event="published", ts=ms * 1000, id=f"{ms:011x}{place:08x}.1")
+            made.append((b"%d-%d" % (START_MS, number * 100 + place + 1), (FIELD, encode(event))))
+        pieces.append(batches.batch("q", made))
+    write_days(storage, pieces, "years")
+    rows = {Path(name).parent.name: storage.row_count(name) for name in storage.names("years")}
+    assert sum(rows.values()) == 2000
+    assert 700 < rows[f"day={MIXED}"] <= 700 + 500
+    assert len(rows) > 30
 
 
 def test_the_events_of_many_queues_cost_what_those_of_few_do(tmp_path):

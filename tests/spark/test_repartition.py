@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 
 import pytest
 
@@ -12,6 +12,7 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from celery_redis_plus.spark import repartition
+from celery_redis_plus.spark.manifest import MIXED
 from celery_redis_plus.spark.repartition import (
     EVENTS_A_TASK,
     EVENTS_SCHEMA,
@@ -50,6 +51,24 @@ def test_small_days_share_a_task_and_a_big_day_has_several():
     assert rows["2026-01-03"] / big.buckets <= EVENTS_A_TASK
     assert last.first == 1 + big.buckets
     assert tasks == last.first + 1
+
+
+def test_many_events_of_small_days_that_share_files_have_several_tasks(stored, tmp_path, monkeypatch):
+    """A year of a small application, of which all days share files, is no one task's."""
+    monkeypatch.setattr(repartition, "EVENTS_A_TASK", 300)
+    dates = [date(2026, 1, 1) + timedelta(days=number % 200) for number in range(1000)]
+    ids = [f"{number % 400:08}.1" for number in range(1000)]
+    mixed = [stored([NOON] * 1000, name, id=ids, date=dates) for name in ("a", "b")]
+    first_day = stored([NOON] * 200, id=[f"{number % 2 * 200:08}.1" for number in range(200)], date=[dates[0]] * 200)
+    files = {MIXED: mixed, "2026-01-01": [first_day]}
+
+    partitions = list(repartition.in_this_process(opened(tmp_path), files))
+
+    found = [set(part.column("id").to_pylist()) for part in partitions]
+    assert sum(part.num_rows for part in partitions) == 2200
+    assert len(partitions) >= 2000 / 300
+    assert sum(map(len, found)) == len(set.union(*found)) == 400
+    assert max(part.num_rows for part in partitions) < 2 * 300 + 200
 
 
 def test_all_events_of_a_message_go_to_one_bucket_and_none_is_lost(stored, tmp_path):
