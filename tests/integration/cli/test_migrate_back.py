@@ -7,6 +7,7 @@ from datetime import datetime
 
 import kombu
 
+from celery_redis_plus.migration.exporter import PAGE
 from tests.support.inbox import Inbox, declare, publish
 from tests.support.kombu_installation import TASK, declare_old, in_seconds
 
@@ -34,6 +35,16 @@ def test_back_go_all_priorities_in_their_order(cli, old, channel, redis_client, 
     assert [message.properties["priority"] for message in messages] == [0, 0, 3, 6, 6, 9, 9]
     assert cli("check").status == 0
     assert cli("counters", "shop", "--json").json["moved"] == 7
+
+
+def test_back_goes_a_queue_of_several_pages_in_its_order(cli, old, channel):
+    declare_old(old, "shop")
+    declare(channel, "shop")
+    publish(channel, "shop", *range(2 * PAGE + 1))
+
+    assert cli("migrate", "--reverse", "--json").json["ready"] == 2 * PAGE + 1
+
+    assert [message.decode() for message in get_old(old, "shop", 2 * PAGE + 1)] == list(range(2 * PAGE + 1))
 
 
 def test_back_go_delayed_tasks_with_their_time(cli, old, channel):
