@@ -89,6 +89,17 @@ def test_a_kill_at_any_command_neither_loses_nor_doubles(migrate, old, old_clien
     assert at > 15
 
 
+def test_the_ids_of_a_killed_run_are_kept_for_days(migrate, old, channel, redis_client, monkeypatch):
+    declare(channel, "shop")
+    publish(old, "shop", "a")
+    kills, at = CommandKills(monkeypatch, "after"), 0
+    while not redis_client.exists("migrated:{shop}"):
+        at += 1
+        assert kills.is_killed(migrate, at)
+    # The message is stored here, and still there.
+    assert redis_client.pttl("migrated:{shop}") > 6 * 86_400_000
+
+
 def task_of(body):
     return body.decode().strip('"')
 
