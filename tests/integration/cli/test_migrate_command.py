@@ -114,6 +114,19 @@ def test_messages_that_a_worker_has_stay_with_it(cli, old, channel, received, re
     assert cli("migrate", "--status", "--json").lines[0]["left"] == 0
 
 
+def test_the_status_tells_of_the_oldest_delivery_and_of_the_latest_eta(cli, old, redis_client):
+    declare_old(old, "shop")
+    for eta_s in (600, 60):
+        publish(old, "shop", "scheduled", headers={**TASK, "eta": in_seconds(eta_s)})
+    first, _ = old.basic_get("shop"), old.basic_get("shop")
+    redis_client.zincrby("unacked_index", -100, first.delivery_tag)
+
+    (status,) = cli("migrate", "--status", "--json").lines
+
+    assert 100 <= status["oldest_unacked_s"] < 160
+    assert 540 < status["last_due_s"] <= 600
+
+
 def test_what_a_worker_gives_back_at_its_end_is_taken(cli, server, channel, received):
     with kombu.Connection(server.url(scheme="redis")) as connection:
         worker = connection.channel()
