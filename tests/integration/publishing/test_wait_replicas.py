@@ -108,6 +108,27 @@ def test_while_replicas_are_missing_publishers_wait_a_part_of_the_time_and_all_o
         kombu.Producer(channel).publish("x", routing_key="q")
 
 
+def test_replicas_that_are_back_are_waited_for_in_full_again(careful, frozen_replica, monkeypatch):
+    monkeypatch.setattr(clock, "now_s", ProcessClock())
+    channel = careful().channel()
+    channel.queue_declare("q", durable=True)
+    producer = kombu.Producer(channel)
+
+    def is_replicated():
+        try:
+            producer.publish("x", routing_key="q")
+        except NotReplicated:
+            return False
+        return True
+
+    assert not is_replicated()
+    frozen_replica.thaw()
+    wait_until(is_replicated)
+    frozen_replica.freeze()
+    with pytest.raises(NotReplicated, match=r"after 0\.25 s"):
+        producer.publish("x", routing_key="q")
+
+
 def test_a_connection_in_place_of_one_with_an_error_knows_that_replicas_are_missing(primary, frozen_replica):
     # Celery's publishers get a new connection after each error: kombu replaces it in its pool.
     options = {"wait_replicas": 1, "wait_replicas_timeout": 0.25}
