@@ -177,6 +177,26 @@ def test_a_batch_whose_reply_is_lost_is_stored_once(producer, monkeypatch, arriv
     assert bodies(producer.channel, "q") == ["before", *range(5)]
 
 
+@pytest.mark.parametrize("arrived", [True, False])
+def test_a_batch_with_a_duplicate_whose_reply_is_lost_is_stored_once(producer, monkeypatch, arrived):
+    channel, found = producer.channel, []
+    declare(channel, "q")
+
+    def send(*names):
+        batch = channel.create_publish_batch(10, lambda _, duplicate_of: found.append(duplicate_of is not None))
+        for name in names:
+            headers = {"x-deduplication-id": name} if name.startswith("id") else {}
+            batch.publish(channel.prepare_message(name, headers=headers), "", "q")
+        batch.flush()
+        batch.close()
+
+    send("id 1")
+    lose_the_replies(monkeypatch, arrived=arrived)
+    send("id 1", "id 2", "a", "b")
+    assert found == [False, True, False, False, False]
+    assert bodies(channel, "q") == ["id 1", "id 2", "a", "b"]
+
+
 def test_a_message_may_be_changed_after_it_was_published(producer):
     declare(producer.channel, "q", arguments={"x-message-ttl": 600_000})
     headers = {"n": [1]}
