@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import threading
 
 import pytest
 
+from celery_redis_plus.consumer import delivery_loop
 from celery_redis_plus.signals import Missed
 from tests.integration.fanout.conftest import NEWS, news, reconnect, send
 from tests.support.inbox import Inbox
@@ -96,6 +98,28 @@ def test_a_stream_that_went_back_behind_the_cursor_is_read_on_from_its_end(conne
     redis_client.hset("fanout:{/0.news}", "count", 2)
     redis_client.xadd(STREAM, {"head": "2 a.2 ", "payload": ENVELOPE + b"\n3"}, id="6-0")
     assert inbox.drain(3)[2:] == [3]
+
+
+def test_a_sleeping_subscriber_is_woken_when_its_stream_went_back(connect, redis_client, noticed, monkeypatch):
+    # Its cursor is compared each second, and it does not wake by itself.
+    monkeypatch.setattr(delivery_loop, "HEALTH_S", 600)
+    inbox = Inbox(connect(subscriber_timeout=3, polling_interval=600).channel(), news())
+    publisher = connect().default_channel
+    send(publisher, 1, 2)
+    inbox.drain(2)
+    reader = threading.Thread(target=inbox.drain, args=(3, 20))
+    reader.start()
+    with redis_client.pipeline(transaction=True) as older:
+        older.delete(STREAM)
+        older.xadd(STREAM, {"head": "1 a.1 ", "payload": "{}"}, id="5-0")
+        older.hset("fanout:{/0.news}", "count", 1)
+        older.execute()
+    try:
+        wait_until(lambda: noticed, 10)
+        send(publisher, 3)
+    finally:
+        reader.join()
+    assert inbox.bodies == [1, 2, 3]
 
 
 def test_what_a_pattern_passes_over_is_not_missed(connect, noticed):
