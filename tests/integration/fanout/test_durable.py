@@ -12,6 +12,7 @@ import pytest
 from celery_redis_plus.errors import InvalidArgument
 from tests.integration.fanout.conftest import NEWS, flags, news, send
 from tests.support.inbox import Inbox
+from tests.support.services import end_services
 from tests.support.waiting import wait_until
 
 DURABLE = {"x-durable-subscriber": True}
@@ -91,6 +92,18 @@ def test_a_killed_process_leaves_what_it_may_have_seen_to_the_next_flagged(conne
     send(publisher, 4)
     again.drain(2)
     assert flags(again)[1:] == [(4, False)]
+
+
+def test_what_a_dead_reader_has_not_read_is_not_missed(connect, hasty):
+    Inbox(connect(subscriber_timeout=1).channel(), durable())
+    publisher = connect().channel()
+    wait_until(lambda: {one.state for one in publisher.fanout_subscribers("news")} == {"live"})
+    end_services()
+    send(publisher, 1, 2)
+    wait_until(lambda: publisher.fanout_deaths("news"), 10)
+    [death] = publisher.fanout_deaths("news")
+    assert (death.queue, death.unread, publisher.fanout_counters("news")["missed"]) == ("service", 0, 0)
+    assert Inbox(connect().channel(), durable()).exactly(2) == [1, 2]
 
 
 def test_two_processes_that_read_for_one_get_everything_each_and_its_place_moves_with_the_first(connect):
