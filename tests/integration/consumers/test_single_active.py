@@ -25,6 +25,13 @@ def single(**options):
     return kombu.Queue("q", durable=True, queue_arguments=SINGLE, **options)
 
 
+def listed(inbox):
+    """Return the session's list of consumers, and the consumer that is on it."""
+    server = inbox.connection.transport.delivery_loop.server
+    [consumer] = server.consumers[0].consumers.values()
+    return server.session.consumers, consumer
+
+
 def test_one_gets_everything_and_the_next_takes_over_when_it_cancels(connect, broker_url):
     first, second = (Inbox(connect(polling_interval=600).channel(), single(), prefetch=2) for _ in range(2))
     publisher = connect().channel()
@@ -170,10 +177,9 @@ def test_one_that_lost_its_place_and_got_it_back_unawares_delivers_in_order(conn
     # Two are delivered, two wait in the buffer.
     first.drain(2)
     wait_until(lambda: (first.pump(0.05), publisher.queue_sizes("q").unacked == 4)[1])
-    server = first.connection.transport.delivery_loop.server
-    [consumer] = server.consumers[0].consumers.values()
-    server.session.consumers.leave("q", consumer.id)
-    server.session.consumers.join(consumer)
+    consumers, consumer = listed(first)
+    consumers.leave("q", consumer.id)
+    consumers.join(consumer)
     second.cancel()
     publish(publisher, "q", 4, 5)
     first.rest()
@@ -181,6 +187,22 @@ def test_one_that_lost_its_place_and_got_it_back_unawares_delivers_in_order(conn
         message.ack()
     first.ack = True
     assert first.drain(6) == list(range(6))
+
+
+def test_a_takeover_leaves_what_a_session_holds_that_came_back(connect, redis_client):
+    first = Inbox(connect(polling_interval=600, visibility_timeout=200).channel(), single(), prefetch=2, ack=False)
+    second = Inbox(connect(polling_interval=600).channel(), single(), prefetch=5, ack=False)
+    publish(connect().channel(), "q", *range(4))
+    first.drain(2)
+    # It comes back when the test says so.
+    first.connection.transport.session.service.stop()
+    consumers, consumer = listed(first)
+    redis_client.zrem("consumers:{q}", consumer.id)
+    Inbox(connect().channel(), single())
+    assert redis_client.hget("meta:{q}", "takeover") == consumer.id.partition(".")[0].encode()
+    consumers.join(consumer)
+    assert second.drain(2) == [2, 3]
+    assert [redis_client.hget(key, "claim") for key in redis_client.keys("message:{q}:*")] == [b"1"] * 4
 
 
 def test_the_next_one_begins_when_the_worker_of_a_broken_connection_has_decided_what_it_keeps(connect):
