@@ -205,6 +205,21 @@ def test_a_takeover_leaves_what_a_session_holds_that_came_back(connect, redis_cl
     assert [redis_client.hget(key, "claim") for key in redis_client.keys("message:{q}:*")] == [b"1"] * 4
 
 
+def test_what_two_held_that_died_one_behind_the_other_comes_first(connect, redis_client):
+    first, second, third = (
+        Inbox(connect(polling_interval=600, visibility_timeout=seconds).channel(), single(), prefetch=2, ack=False)
+        for seconds in (200, 210, 220)
+    )
+    publish(connect().channel(), "q", *range(4))
+    first.drain(2)
+    for inbox in (first, second):
+        # It does not enter itself again.
+        inbox.connection.transport.session.service.stop()
+        redis_client.zrem("consumers:{q}", listed(inbox)[1].id)
+        Inbox(connect().channel(), single())
+    assert third.drain(2) == [0, 1]
+
+
 def test_the_next_one_begins_when_the_worker_of_a_broken_connection_has_decided_what_it_keeps(connect):
     broken = connect()
     first, second = (Inbox(one.channel(), single(), prefetch=5, ack=False) for one in (broken, connect()))
