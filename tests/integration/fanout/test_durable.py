@@ -120,6 +120,20 @@ def test_two_processes_that_read_for_one_get_everything_each_and_its_place_moves
     assert Inbox(connect().channel(), durable()).exactly(1) == ["later"]
 
 
+def test_a_slower_reader_moves_its_place_not_back(connect):
+    first = Inbox(connect().channel(), durable())
+    slower = Inbox(connect().channel(), durable(), prefetch=3, ack=False)
+    publisher = connect().channel()
+    send(publisher, *range(10))
+    first.drain(10)
+    wait_until(lambda: places(publisher)["service"].lag == 0)
+    slower.drain(3)
+    for message in slower.messages[:2]:
+        message.ack()
+    wait_until(lambda: any(one.lag == 8 for one in publisher.fanout_subscribers("news")))
+    assert places(publisher)["service"].lag == 0
+
+
 def test_it_ends_with_its_binding_or_its_queue(connect, redis_client):
     channel = connect().channel()
     durable("a")(channel).declare()
