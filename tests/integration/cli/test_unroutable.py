@@ -46,6 +46,16 @@ def test_all_are_routed_again_by_their_exchange_and_key(run, lost, channel):
     assert channel.queue_sizes("other").ready == 1
 
 
+def test_an_alternate_exchange_takes_what_its_exchange_routes_nowhere(run, channel):
+    for name, arguments in (("orders", {"alternate-exchange": "rest"}), ("rest", None)):
+        kombu.Exchange(name, "topic", durable=True, arguments=arguments)(channel).declare()
+    kombu.Producer(channel).publish("new", exchange="orders", routing_key="order.new")
+    assert dead_letters_of(channel).count(UNDELIVERED) == 1
+    inbox = Inbox(channel, kombu.Queue("q", kombu.Exchange("rest", "topic", durable=True), routing_key="#", durable=True))
+    assert run("dead-letters", "replay", "--all", UNDELIVERED)[0] == 0
+    assert inbox.drain(1) == ["new"]
+
+
 def test_none_goes_to_the_reserved_queue(run, lost, channel):
     status, printed = run("dead-letters", "replay", "--all", UNDELIVERED, "--to", UNDELIVERED)
     assert (status, dead_letters_of(channel).count(UNDELIVERED)) == (1, 2)
