@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import threading
+
 import kombu
 import pytest
 
 from celery_redis_plus.broker.fanout import reader, subscription
+from celery_redis_plus.consumer import delivery_loop
 from tests.integration.fanout.conftest import NEWS, news, send
 from tests.support.inbox import Inbox, declare, drain_all, publish
 from tests.support.waiting import wait_until
@@ -21,6 +24,29 @@ def test_no_more_than_the_prefetch_is_delivered_and_not_settled(channel):
         if not message.acknowledged:
             message.ack()
     assert len(inbox.rest()) == 7
+
+
+@pytest.mark.parametrize(("settlement", "bodies"), [("ack", [1, 2]), ("reject", [1, 2]), ("requeue", [1, 1])])
+def test_a_settlement_in_another_thread_wakes_a_subscriber_without_credit(connect, monkeypatch, settlement, bodies):
+    sleeps, wait_readable = threading.Event(), delivery_loop.wait_readable
+
+    def wait(descriptors, seconds):
+        if seconds > 1:
+            sleeps.set()
+        return wait_readable(descriptors, seconds)
+
+    inbox = Inbox(connect(polling_interval=600).channel(), news(), prefetch=1, ack=False)
+    send(connect().channel(), 1, 2)
+    inbox.drain(1)
+    monkeypatch.setattr(delivery_loop, "wait_readable", wait)
+    # It does not wake by itself.
+    monkeypatch.setattr(delivery_loop, "HEALTH_S", 600)
+    consuming = threading.Thread(target=inbox.drain, args=(2, 20))
+    consuming.start()
+    assert sleeps.wait(10)
+    getattr(inbox.messages[0], settlement)()
+    consuming.join(10)
+    assert inbox.bodies == bodies
 
 
 def test_broadcasts_and_messages_share_the_prefetch(channel):
