@@ -79,6 +79,16 @@ def test_a_kill_at_any_command_neither_loses_nor_doubles(back, there, there_clie
     assert at > 10
 
 
+def test_what_somebody_else_has_put_on_the_way_stays(back, there, channel, redis_client):
+    declare_old(there, "shop")
+    declare(channel, "shop")
+    publish(channel, "shop", "a")
+    redis_client.lpush("leaving:{shop}", "by somebody else")
+    assert back("--json").json["ready"] == 1
+    assert there.basic_get("shop", no_ack=True).decode() == "a"
+    assert redis_client.lrange("leaving:{shop}", 0, -1) == [b"by somebody else"]
+
+
 def test_the_doctor_names_what_a_killed_command_has_left(cli, channel, redis_client):
     declare(channel, "shop")
     redis_client.lpush("leaving:{shop}", b"0" * 32 + b" 0 {}")
