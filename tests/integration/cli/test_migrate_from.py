@@ -89,6 +89,16 @@ def test_a_kill_at_any_command_neither_loses_nor_doubles(migrate, old, old_clien
     assert at > 15
 
 
+def test_what_is_on_its_way_and_cannot_be_read_stays(migrate, old, old_client, channel):
+    declare(channel, "shop")
+    old_client.lpush("celery_redis_plus.moving:shop", b"0" * 32 + b" no message")
+    publish(old, "shop", "a")
+    ended = migrate()
+    assert (ended.status, ended.json["ready"], ended.json["left"]) == (1, 1, 1)
+    assert old_client.llen("celery_redis_plus.moving:shop") == 1
+    assert bodies(channel, 1) == ["a"]
+
+
 def test_the_ids_of_a_killed_run_are_kept_for_days(migrate, old, channel, redis_client, monkeypatch):
     declare(channel, "shop")
     publish(old, "shop", "a")
