@@ -84,6 +84,13 @@ def test_a_retry_after_the_window_says_that_the_outcome_is_unknown(broker, lose_
         broker.publisher.to_queue("q", message, attempt)
 
 
+def test_the_server_remembers_a_producer_for_the_window(broker):
+    broker.declare("q")
+    broker.publish("q", b"x")
+    (producer,) = broker.client.keys("producer:*")
+    assert 840_000 < broker.client.pttl(producer) <= 900_000
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_retries_in_any_order_lose_and_double_nothing(broker, seed):
     """Originals arrive in the order of their connection, or not at all from some point on; retries come in any order."""
