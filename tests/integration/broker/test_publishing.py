@@ -8,11 +8,13 @@ from redis.exceptions import ResponseError
 
 from celery_redis_plus import clock
 from celery_redis_plus.broker.publishing.attempt import PublishAttempt
+from celery_redis_plus.broker.publishing.publish_batch import BatchedMessage, BatchPublisher
 from celery_redis_plus.broker.publishing.publisher import stage
 from celery_redis_plus.broker.queues.messages import Messages
 from celery_redis_plus.errors import OutcomeUnknown, QueueNotFound, ServerUnreachable
 from celery_redis_plus.scripts import script
 from celery_redis_plus.stored_message import LARGE_BODY, Outgoing
+from tests.support.lost_replies import lose_the_replies
 from tests.support.waiting import wait_until
 
 
@@ -87,6 +89,16 @@ def test_a_retry_after_the_window_says_that_the_outcome_is_unknown(broker, lose_
 def test_the_server_remembers_a_producer_for_the_window(broker):
     broker.declare("q")
     broker.publish("q", b"x")
+    (producer,) = broker.client.keys("producer:*")
+    assert 840_000 < broker.client.pttl(producer) <= 900_000
+
+
+def test_the_server_remembers_the_numbers_of_a_batch_for_the_window(broker, monkeypatch):
+    broker.declare("q")
+    batches = BatchPublisher(broker.commands, broker.keys, broker.publisher, dedup_window_s=900)
+    lose_the_replies(monkeypatch, arrived=True)
+    batch = [BatchedMessage("q", Outgoing(b"{}", b"x", 255), PublishAttempt())]
+    assert batches.to_queues(batch)[0] == batch
     (producer,) = broker.client.keys("producer:*")
     assert 840_000 < broker.client.pttl(producer) <= 900_000
 
