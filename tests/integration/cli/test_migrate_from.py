@@ -99,6 +99,12 @@ def test_what_is_on_its_way_and_cannot_be_read_stays(migrate, old, old_client, c
     assert bodies(channel, 1) == ["a"]
 
 
+def test_the_status_counts_what_is_on_its_way(migrate, old, old_client):
+    old_client.lpush("celery_redis_plus.moving:shop", b"0" * 32 + b" {}")
+    (status,) = migrate("--status").lines
+    assert (status["moving"], status["left"]) == (1, 1)
+
+
 def test_the_ids_of_a_killed_run_are_kept_for_days(migrate, old, channel, redis_client, monkeypatch):
     declare(channel, "shop")
     publish(old, "shop", "a")
