@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from celery_redis_plus import signals
 from celery_redis_plus.broker.fanout import subscriber_registry
+from celery_redis_plus.consumer import delivery_loop
 from celery_redis_plus.maintenance import dead_subscribers
 from tests.integration.transport.conftest import channel, connect, connection
 
@@ -59,3 +61,18 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look for dead subscribers all the time, and give them half a second for their second chance."""
     monkeypatch.setattr(subscriber_registry, "SECOND_CHANCE_S", 0.5)
     monkeypatch.setattr(dead_subscribers, "SECOND_CHANCE_S", 0.5)
+
+
+@pytest.fixture
+def sleeps(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Set when a consumer goes to sleep; it does not wake by itself."""
+    found, wait_readable = threading.Event(), delivery_loop.wait_readable
+
+    def wait(descriptors: list[int], seconds: float) -> Any:
+        if seconds > 1:
+            found.set()
+        return wait_readable(descriptors, seconds)
+
+    monkeypatch.setattr(delivery_loop, "wait_readable", wait)
+    monkeypatch.setattr(delivery_loop, "HEALTH_S", 600)
+    return found

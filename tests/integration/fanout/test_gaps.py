@@ -7,7 +7,6 @@ import threading
 
 import pytest
 
-from celery_redis_plus.consumer import delivery_loop
 from celery_redis_plus.signals import Missed
 from tests.integration.fanout.conftest import NEWS, news, reconnect, send
 from tests.support.inbox import Inbox
@@ -100,15 +99,16 @@ def test_a_stream_that_went_back_behind_the_cursor_is_read_on_from_its_end(conne
     assert inbox.drain(3)[2:] == [3]
 
 
-def test_a_sleeping_subscriber_is_woken_when_its_stream_went_back(connect, redis_client, noticed, monkeypatch):
-    # Its cursor is compared each second, and it does not wake by itself.
-    monkeypatch.setattr(delivery_loop, "HEALTH_S", 600)
+def test_a_sleeping_subscriber_is_woken_when_its_stream_went_back(connect, redis_client, noticed, sleeps):
+    # Its cursor is compared each second.
     inbox = Inbox(connect(subscriber_timeout=3, polling_interval=600).channel(), news())
     publisher = connect().default_channel
     send(publisher, 1, 2)
     inbox.drain(2)
+    sleeps.clear()
     reader = threading.Thread(target=inbox.drain, args=(3, 20))
     reader.start()
+    assert sleeps.wait(10)
     with redis_client.pipeline(transaction=True) as older:
         older.delete(STREAM)
         older.xadd(STREAM, {"head": "1 a.1 ", "payload": "{}"}, id="5-0")

@@ -8,7 +8,6 @@ import kombu
 import pytest
 
 from celery_redis_plus.broker.fanout import reader, subscription
-from celery_redis_plus.consumer import delivery_loop
 from tests.integration.fanout.conftest import NEWS, news, send
 from tests.support.inbox import Inbox, declare, drain_all, publish
 from tests.support.waiting import wait_until
@@ -27,20 +26,11 @@ def test_no_more_than_the_prefetch_is_delivered_and_not_settled(channel):
 
 
 @pytest.mark.parametrize(("settlement", "bodies"), [("ack", [1, 2]), ("reject", [1, 2]), ("requeue", [1, 1])])
-def test_a_settlement_in_another_thread_wakes_a_subscriber_without_credit(connect, monkeypatch, settlement, bodies):
-    sleeps, wait_readable = threading.Event(), delivery_loop.wait_readable
-
-    def wait(descriptors, seconds):
-        if seconds > 1:
-            sleeps.set()
-        return wait_readable(descriptors, seconds)
-
+def test_a_settlement_in_another_thread_wakes_a_subscriber_without_credit(connect, sleeps, settlement, bodies):
     inbox = Inbox(connect(polling_interval=600).channel(), news(), prefetch=1, ack=False)
     send(connect().channel(), 1, 2)
     inbox.drain(1)
-    monkeypatch.setattr(delivery_loop, "wait_readable", wait)
-    # It does not wake by itself.
-    monkeypatch.setattr(delivery_loop, "HEALTH_S", 600)
+    sleeps.clear()
     consuming = threading.Thread(target=inbox.drain, args=(2, 20))
     consuming.start()
     assert sleeps.wait(10)

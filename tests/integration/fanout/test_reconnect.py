@@ -8,8 +8,10 @@ import threading
 
 import pytest
 
+from celery_redis_plus.maintenance.process_services import set_keeper
 from celery_redis_plus.signals import BrokerBack, BrokerLost
 from tests.integration.fanout.conftest import flags, news, reconnect, send
+from tests.support.active_tasks import KnownWorker
 from tests.support.inbox import Inbox
 from tests.support.waiting import wait_until
 
@@ -51,6 +53,28 @@ def test_a_late_ack_over_the_broken_connection_settles(connect, redis_client):
     connection.ensure_connection(max_retries=3)
     again = Inbox(connection.channel(), news())
     assert again.exactly(1) == [1]
+
+
+def test_what_a_worker_gives_up_later_wakes_its_subscriber(connect, redis_client, sleeps):
+    connection, worker = connect(polling_interval=600), KnownWorker()
+    inbox = Inbox(connection.channel(), news(), ack=False)
+    send(connect().channel(), 1)
+    inbox.drain(1)
+    set_keeper(worker)
+    try:
+        cut(redis_client)
+        broken(inbox, connection)
+        reconnect(connection)
+        again = Inbox(connection.channel(), news())
+        sleeps.clear()
+        consuming = threading.Thread(target=again.drain, args=(1, 20))
+        consuming.start()
+        assert sleeps.wait(10)
+        worker.active = False
+        consuming.join(10)
+    finally:
+        set_keeper(None)
+    assert again.bodies == [1]
 
 
 def test_the_registry_keeps_the_cursor_before_what_is_not_settled(connect):
