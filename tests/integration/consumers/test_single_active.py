@@ -220,6 +220,18 @@ def test_what_two_held_that_died_one_behind_the_other_comes_first(connect, redis
     assert third.drain(2) == [0, 1]
 
 
+def test_a_takeover_that_another_death_interrupts_begins_anew(connect, redis_client):
+    first = Inbox(connect(polling_interval=600, visibility_timeout=200).channel(), single(), prefetch=2, ack=False)
+    second = Inbox(connect(polling_interval=600).channel(), single(), prefetch=2, ack=False)
+    publish(connect().channel(), "q", *range(4))
+    first.drain(2)
+    first.connection.transport.session.service.stop()
+    # Where a takeover has come to by pages.
+    redis_client.hset("meta:{q}", "takeover_at", "9999999999999/last")
+    redis_client.zrem("consumers:{q}", listed(first)[1].id)
+    assert second.drain(2) == [0, 1]
+
+
 def test_the_next_one_begins_when_the_worker_of_a_broken_connection_has_decided_what_it_keeps(connect):
     broken = connect()
     first, second = (Inbox(one.channel(), single(), prefetch=5, ack=False) for one in (broken, connect()))
