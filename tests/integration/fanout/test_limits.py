@@ -8,6 +8,7 @@ import kombu
 import pytest
 
 import celery_redis_plus
+from celery_redis_plus.broker.fanout.subscriber_registry import SubscriberRegistry
 from celery_redis_plus.errors import InvalidArgument, MessageNotAccepted, PublisherBlocksItself, PublishTimedOut, QueueFull
 from celery_redis_plus.signals import Missed
 from tests.integration.fanout.conftest import NEWS
@@ -187,6 +188,19 @@ def test_a_suspect_subscriber_holds_nobody_up(connect, redis_client):
     [name] = redis_client.zrange("subscribers:{/0.limited}", 0, 0)
     redis_client.zadd("subscribers:{/0.limited}", {name: 1})
     publish(2)
+
+
+def test_a_publisher_that_waits_for_a_lost_subscriber_is_woken(connect, redis_client):
+    of = exchange(max_pending=1, overflow="block")
+    channel = connect().channel()
+    queue(of)(channel).declare()
+    sender(connect().channel(), of)(1)
+    redis_client.zadd("waiting_publishers:{/0.limited}", {"publisher": 1})
+    keys = channel.session.fanout_keys("limited")
+    registry = SubscriberRegistry(channel.session.commands, timeout_s=300, max_age_s=None)
+    [process] = registry.processes_of(keys, [one.id for one in channel.fanout_subscribers("limited")])
+    assert registry.suspect(keys, process, b"") == b""
+    assert redis_client.exists("waiting_publishers:{/0.limited}:publisher")
 
 
 def test_a_durable_subscriber_counts_while_it_is_away(connect):
