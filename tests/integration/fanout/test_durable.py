@@ -132,6 +132,10 @@ def test_a_slower_reader_moves_its_place_not_back(connect):
         message.ack()
     wait_until(lambda: any(one.lag == 8 for one in publisher.fanout_subscribers("news")))
     assert places(publisher)["service"].lag == 0
+    for inbox in (first, slower):
+        inbox.connection.release()
+    send(publisher, "later")
+    assert Inbox(connect().channel(), durable()).exactly(1) == ["later"]
 
 
 def test_it_ends_with_its_binding_or_its_queue(connect, redis_client):
