@@ -138,6 +138,15 @@ def test_a_slower_reader_moves_its_place_not_back(connect):
     assert Inbox(connect().channel(), durable()).exactly(1) == ["later"]
 
 
+def test_it_has_not_left_while_another_process_reads_for_it(connect):
+    first, _ = (Inbox(connect().channel(), durable()) for _ in range(2))
+    publisher = connect().channel()
+    wait_until(lambda: [one.state for one in publisher.fanout_subscribers("news")] == ["live"] * 3)
+    first.connection.release()
+    wait_until(lambda: len(publisher.fanout_subscribers("news")) == 2)
+    assert places(publisher)["service"].state == "live"
+
+
 def test_it_ends_with_its_binding_or_its_queue(connect, redis_client):
     channel = connect().channel()
     durable("a")(channel).declare()
