@@ -67,7 +67,7 @@ def test_consumers_that_leave_in_order_leave_no_key(connect, redis_client):
     assert [key for key in redis_client.keys("*news*") if redis_client.pttl(key) == -1] == []
 
 
-def test_a_subscriber_without_a_sign_of_life_dies_after_its_second_chance(connect, hasty, noticed, caplog):
+def test_a_subscriber_without_a_sign_of_life_dies_after_its_second_chance(connect, redis_client, hasty, noticed, caplog):
     """Its process is simulated by one whose maintenance tasks have ended: no report, no goodbye."""
     inbox = Inbox(connect(subscriber_timeout=1).channel(), news())
     publisher = connect().channel()
@@ -84,6 +84,8 @@ def test_a_subscriber_without_a_sign_of_life_dies_after_its_second_chance(connec
     assert "is dead" in caplog.text
     [death] = publisher.fanout_deaths("news")
     assert (death.queue, death.unread, death.at_ms) == ("q", 7, died.at_ms)
+    # Other processes look every half a minute.
+    assert redis_client.pttl("dead_subscribers:{/0.news}") > 300_000
     assert inbox.messages == other.messages == []
 
 
