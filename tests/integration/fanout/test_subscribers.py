@@ -43,6 +43,12 @@ def test_a_queue_that_is_bound_and_not_consumed_is_registered_for_a_while_only(c
     wait_until(lambda: channel.fanout_deaths("news") == [] and not subscribers(channel), 5)
 
 
+def test_a_queue_that_is_bound_has_a_minute_until_it_is_consumed(channel):
+    news()(channel).declare()
+    one = subscribers(channel)["q"]
+    assert 50_000 < one.deadline_ms - one.now_ms <= 60_000
+
+
 def test_consumers_that_leave_in_order_leave_no_key(connect, redis_client):
     before = set(redis_client.keys())
     connection = connect()
