@@ -135,6 +135,18 @@ def test_entries_that_are_too_old_go_whoever_wants_them(connect, redis_client):
     wait_until(lambda: channel.fanout_deaths("news") == [] and redis_client.xlen(STREAM) <= 100, interval_s=0.2)
 
 
+def test_entries_that_are_not_too_old_stay_for_who_wants_them(connect, redis_client):
+    channel = connect(stream_max_age=600).channel()
+    Inbox(channel, news())
+    send(channel, *range(300))
+    [(last, _)] = redis_client.xrevrange(STREAM, count=1)
+    wait_until(lambda: redis_client.time()[0] > int(last.partition(b"-")[0]) / 1000 + 1)
+    # Every hundredth publish trims, and so does the look for the dead.
+    send(channel, *range(100))
+    assert channel.fanout_deaths("news") == []
+    assert redis_client.xlen(STREAM) == 400
+
+
 def test_the_registry_heals_after_a_flush(connect, redis_client):
     channel = connect().channel()
     inbox = Inbox(channel, news())
