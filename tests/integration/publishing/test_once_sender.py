@@ -52,6 +52,13 @@ def test_an_identity_is_stored_once_by_whomever_it_is_sent(broker_url):
         assert queue.qsize() == 2
 
 
+def test_an_identity_is_remembered_for_a_week(broker_url, redis_client):
+    with OnceSender(broker_url) as sender:
+        sender.send("once", "a", b"1")
+    [identity] = redis_client.keys("dedup:*")
+    assert 600_000_000 < redis_client.pttl(identity) <= 604_800_000
+
+
 def test_a_task_id_that_is_no_utf_8_keeps_no_other_message_from_being_sent(broker_url):
     with OnceSender(broker_url) as sender:
         for number, task in enumerate(("a", "\ud800x", "b")):
