@@ -38,13 +38,13 @@ def compact(root: str | Path | Storage, *, kept_s: float | None = None) -> tuple
             layers.divide(table, few_too=True)
             for date in list(layers.dated(table)):
                 layers.tidy(table, date, most=1)
-        before, after = _count(old), _count(new)
+        before, after = _files(old), _files(new)
         if before == after:
             return 0, 0
         commit(layers)
-        return before, after
+        return len(before), len(after)
 
 
-def _count(manifest: Manifest) -> int:
+def _files(manifest: Manifest) -> set[str]:
     dated = (manifest.events, *(dates for table, dates in manifest.tables.items() if table in LAYOUTS))
-    return sum(len(files) for dates in dated for files in dates.values())
+    return {file for dates in dated for files in dates.values() for file in files}

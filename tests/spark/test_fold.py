@@ -243,6 +243,29 @@ def test_news_of_many_days_are_a_few_files_and_come_to_their_days_when_they_are_
     check(root, {"celery": made + late})
 
 
+def test_a_compaction_divides_what_days_share_though_the_files_stay_as_many(stored, root):
+    start = START_MS * 1000 // DAY_US * DAY_US
+    made, now = [], start + 40 * DAY_US
+    for turn in range(2):
+        news = []
+        for at in (start + day * DAY_US + turn * 1_000_000 + number for day in range(5) for number in range(2)):
+            tag = tag_of(at, len(made) + len(news))
+            news += [
+                one("published", at, tag, task="x"),
+                one("claimed", now + turn, tag, worker="w"),
+                one("acked", now + turn + 1, tag),
+            ]
+        stored.add({"celery": news})
+        fold(root)
+        made += news
+    before, after = compact(root)
+    assert before == after
+    manifest = Manifest.read(root)
+    assert not {MIXED} & {*manifest.events, *manifest.tables["messages"]}
+    check(root, {"celery": made})
+    assert compact(root) == (0, 0)
+
+
 def test_a_fold_beside_a_large_backlog_leaves_it_alone(stored, root, there_are_many_open, monkeypatch):
     """Each aggregation traced and wrote a backlog of a million messages anew, of which three thousand had new events."""
     start = START_MS * 1000
