@@ -57,6 +57,13 @@ def test_a_janitor_leaves_what_its_own_process_consumes(consumes, channel, redis
     assert redis_client.zcard("queue:{q}") == consumes
 
 
+def test_a_tombstone_stands_for_a_day(channel, redis_client):
+    now_ms = redis_client.time()[0] * 1000
+    redis_client.zadd("queues", {"of today": 80_000_000 - now_ms, "of yesterday": 90_000_000 - now_ms})
+    channel.session.queues.registry.remember(["q"])
+    assert set(redis_client.zrangebyscore("queues", "-inf", -1)) == {b"of today", b"q"}
+
+
 def test_an_unused_queue_vanishes_with_its_messages(channel, redis_client):
     expiring()(channel).declare()
     publish(channel, "q", "ready", "x" * 1_100_000)
