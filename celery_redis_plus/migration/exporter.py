@@ -62,7 +62,7 @@ class Exporter:
         """
         of = self._keys.queue(queue)
         for place in (of.ready, of.held, of.delayed):
-            skip = 0
+            skip, refused = 0, list[bytes]()
             while not stopped():
                 found, looked_at = self._read(queue, place, skip)
                 if not looked_at:
@@ -71,8 +71,12 @@ class Exporter:
                 # What stays is passed over from now on; what others have taken makes room for the next.
                 skip += looked_at - len(found)
                 yield moved
+                # Consumers may have taken the whole page meanwhile; those of a page that comes again stay.
                 if found and not moved:
-                    break
+                    tags = [one.tag for one in found]
+                    if tags == refused:
+                        break
+                    refused = tags
 
     def note_left(self, queue: str) -> None:
         """Note in the report what the queue still has that no list of kombu's can take."""

@@ -7,7 +7,7 @@ from datetime import datetime
 
 import kombu
 
-from celery_redis_plus.migration.exporter import PAGE
+from celery_redis_plus.migration.exporter import PAGE, Exporter
 from tests.support.inbox import Inbox, declare, publish
 from tests.support.kombu_installation import TASK, declare_old, in_seconds
 
@@ -131,3 +131,19 @@ def test_back_what_consumers_have_and_dead_letters_stay_and_are_named(cli, old, 
     assert (ended.status, ended.json["ready"], ended.json["left"]) == (1, 1, 2)
     assert "1 message(s) are unacked: stop the consumers" in ended.json["reasons"][0]
     assert "1 dead letter(s) stay" in ended.json["reasons"][1]
+
+
+def test_back_go_all_though_consumers_take_a_whole_page_meanwhile(cli, old, channel, connect, redis_client, monkeypatch):
+    declare_old(old, "shop")
+    declare(channel, "shop")
+    publish(channel, "shop", *range(PAGE + 20))
+    other, taken = connect().channel(), []
+    give = Exporter._give  # noqa: SLF001 - what happens between its read and its move
+
+    def take_first(self, queue, found):
+        taken.extend(other.basic_get("shop", no_ack=True) for _ in range(0 if taken else PAGE))
+        return give(self, queue, found)
+
+    monkeypatch.setattr(Exporter, "_give", take_first)
+    assert cli("migrate", "--reverse", "--json").status == 0
+    assert (len(taken), redis_client.llen("shop"), redis_client.zcard("queue:{shop}")) == (PAGE, 20, 0)
