@@ -29,8 +29,9 @@ from celery_redis_plus.errors import TablesUnusable
 from celery_redis_plus.spark.roots import opened
 from celery_redis_plus.spark.storage import COMMITTED, Storage
 
-#: Layout of the folder and columns of the tables. An aggregation rebuilds tables of an older version from `events`.
-TABLES_VERSION = 8
+#: Layout of the folder and columns of the tables. An aggregation rebuilds tables of an older version from `events`, but for those
+#: that are as this release writes them: from `OLDEST_KEPT` on.
+TABLES_VERSION, OLDEST_KEPT = 8, 7
 #: Manifests from this version of the tables on have the fields of `Manifest`.
 OLDEST_OF_THESE_FIELDS = 3
 
@@ -115,7 +116,7 @@ class Manifest:
                 f"{where}: tables of version {tables_version}; this release has {TABLES_VERSION}. Upgrade celery-redis-plus"
             )
         try:
-            return cls(**found) if tables_version == TABLES_VERSION else older(tables_version, found)
+            return cls(**found) if tables_version >= OLDEST_KEPT else older(tables_version, found)
         except TypeError as error:
             raise TablesUnusable(f"{where} has other fields ({error}); restore it: it names the stored events") from None
 
@@ -145,6 +146,13 @@ class Manifest:
     def built(self) -> bool:
         """Whether the tables contain the events that the manifest names; not so after an upgrade."""
         return any(self.tables.values()) or not self.events
+
+    def check_built(self, where: object) -> None:
+        """Raise TablesUnusable where there are no tables yet, or those of an older release; `where` they are, for the error."""
+        if not self.built:
+            raise TablesUnusable(f"{where} has tables of an older release: run `celery-redis-plus spark aggregate` first")
+        if not self.folded:
+            raise TablesUnusable(f"{where} has no tables yet: run `celery-redis-plus spark ingest` and then `aggregate`")
 
 
 def _of_older_release(storage: Storage, tables_version: int, found: dict[str, Any]) -> Manifest:

@@ -77,8 +77,7 @@ def _copied(folder: TablesFolder, store: Storage) -> tuple[Manifest, int, int]:
     copied = size = 0
     for _ in range(ATTEMPTS):
         manifest = Manifest.read(folder)
-        if not manifest.folded or not manifest.built:
-            raise TablesUnusable(f"{folder} has no tables yet: run `celery-redis-plus spark ingest` and then `aggregate`")
+        manifest.check_built(folder)
         there = store.names()
         try:
             for name in sorted(manifest.referenced().difference(manifest.superseded)):

@@ -45,8 +45,7 @@ class Snapshot:
         self.storage = opened(root)
         self.manifest = Manifest.read(self.storage)
         self._events = event_files(self.storage, self.manifest)
-        if not self.manifest.folded or not self.manifest.built:
-            raise TablesUnusable(f"{self.storage} has no tables yet: run `celery-redis-plus spark ingest` and then `aggregate`")
+        self.manifest.check_built(self.storage)
 
     def files(self, table: str) -> list[str]:
         """Return the Parquet files of a table, as `manifest.files` does; those at a URL are URLs.
