@@ -25,7 +25,7 @@ from celery_redis_plus.spark.known_broker import KnownBroker
 from celery_redis_plus.spark.layers import BYTES_AT_ONCE, EVENTS, LAYOUTS, MOST_MIXED, ROWS_A_GROUP, by_file
 from celery_redis_plus.spark.loss_counter import LossCounter
 from celery_redis_plus.spark.losses import Loss, noted
-from celery_redis_plus.spark.manifest import MIXED, Manifest
+from celery_redis_plus.spark.manifest import MIXED, Manifest, dated_folder
 from celery_redis_plus.spark.memory import give_back
 from celery_redis_plus.spark.partition_reader import read_range
 from celery_redis_plus.spark.query_runner import GrowingPause, is_passing
@@ -223,7 +223,7 @@ def write_days(storage: Storage, batches: Iterable[pa.RecordBatch], folder: str)
         for date, own in (by_file if written[MIXED] <= MOST_MIXED else by_day)(rows):
             written[date] += own.num_rows
             if date not in writers:
-                names.append(f"{folder}/day={date}/{uuid.uuid4().hex}.parquet")
+                names.append(f"{folder}/{dated_folder(date)}/{uuid.uuid4().hex}.parquet")
                 writers[date] = storage.writer(names[-1], layout.schema)
             writers[date].write_table(own)
 

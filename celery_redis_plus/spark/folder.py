@@ -97,7 +97,7 @@ class TablesFolder(Storage):
             TablesUnusable: it is missing, and there are events that it named.
         """
         content = self.read("manifest.json")
-        if content is None and any((self.root / "events").glob("v*/day=*")):
+        if content is None and any((self.root / "events").glob("v*/*")):
             # The first aggregation may have begun in between.
             content = self.read("manifest.json")
             if content is None:

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from celery_redis_plus.spark.manifest import Manifest, new_batches
+from celery_redis_plus.spark.manifest import Manifest, date_of, new_batches
 from celery_redis_plus.spark.roots import opened
 from celery_redis_plus.spark.storage import COMMITTED, INGEST_LOCK
 
@@ -97,9 +97,9 @@ def store_batch(
     files: dict[str, list[str]] = {}
     rows = size = 0
     for name, (its_size, _) in sorted(storage.names(folder).items()):
-        day = name[len(folder) + 1 :].partition("/")[0]
-        if day.startswith("day=") and name.endswith(".parquet"):
-            files.setdefault(day.removeprefix("day="), []).append(name)
+        date = date_of(name[len(folder) + 1 :].partition("/")[0])
+        if date is not None and name.endswith(".parquet"):
+            files.setdefault(date, []).append(name)
             rows += storage.row_count(name)
             size += its_size
     losses = losses_of([file for of_day in files.values() for file in of_day], number)

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from celery_redis_plus.event_log.batches import arrow_schema
 from celery_redis_plus.spark.arrow_columns import by_day
-from celery_redis_plus.spark.manifest import MIXED, OPEN, PARTIALS, UNFINISHED, Dated, Manifest
+from celery_redis_plus.spark.manifest import MIXED, OPEN, PARTIALS, UNFINISHED, Dated, Manifest, dated_folder
 from celery_redis_plus.spark.message_timelines import MESSAGE_SCHEMA
 from celery_redis_plus.spark.minute_aggregates import PARTIAL_MINUTE, PER_MINUTE, minute_schema
 from celery_redis_plus.spark.repartition import OPEN_SCHEMA
@@ -209,7 +209,7 @@ def by_file(rows: pa.Table) -> Iterator[tuple[str, pa.Table]]:
 
 def new_file(folder: str, table: str, date: str) -> str:
     """Return the name of a file that is not there yet."""
-    return f"{_FOLDERS.get(table, table)}/{folder}/day={date}/{uuid.uuid4().hex}.parquet"
+    return f"{_FOLDERS.get(table, table)}/{folder}/{dated_folder(date)}/{uuid.uuid4().hex}.parquet"
 
 
 def write(storage: Storage, file: str, rows: pa.Table, layout: Layout) -> None:

@@ -47,6 +47,16 @@ CHECKS = "checks.parquet"
 Dated = dict[str, list[str]]
 
 
+def dated_folder(date: str) -> str:
+    """Return the folder of files that are kept under a day, or `MIXED`: DuckDB makes a column of what stands behind `day=`."""
+    return MIXED if date == MIXED else f"day={date}"
+
+
+def date_of(folder: str) -> str | None:
+    """Return what the files of such a folder are kept under; None for another folder."""
+    return folder if folder == MIXED else folder.removeprefix("day=") if folder.startswith("day=") else None
+
+
 @dataclass
 class Manifest:
     """The current state of a folder of tables.

@@ -171,7 +171,7 @@ def test_a_batch_of_years_puts_a_part_of_its_days_together(tmp_path, monkeypatch
     write_days(storage, pieces, "years")
     rows = {Path(name).parent.name: storage.row_count(name) for name in storage.names("years")}
     assert sum(rows.values()) == 2000
-    assert 700 < rows[f"day={MIXED}"] <= 700 + 500
+    assert 700 < rows[MIXED] <= 700 + 500
     assert len(rows) > 30
 
 
