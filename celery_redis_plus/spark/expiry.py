@@ -17,7 +17,7 @@ from celery_redis_plus.spark import losses
 from celery_redis_plus.spark.layers import EVENTS, Layers, message_keys
 from celery_redis_plus.spark.leftovers import remove_leftovers
 from celery_redis_plus.spark.losses import EXPIRED, Loss
-from celery_redis_plus.spark.manifest import OPEN, PARTIALS, Manifest
+from celery_redis_plus.spark.manifest import MIXED, OPEN, PARTIALS, Manifest
 from celery_redis_plus.spark.minute_aggregates import PER_MINUTE
 from celery_redis_plus.spark.roots import opened
 from celery_redis_plus.spark.versions import commit
@@ -66,7 +66,9 @@ def expire(root: str | Path | Storage, before: date, *, kinds: Collection[str] =
         days, lost = 0, []
         still = layers.read(OPEN, [file for files in new.tables[OPEN].values() for file in files], columns=["queue", "id"])
         for table in (table for kind in kinds for table in EXPIRING[kind]):
-            layers.divide(table, few_too=True)
+            shared = layers.files(table, MIXED)
+            if shared and layers.read(table, shared, pc.field("date") < before, columns=["date"]).num_rows:
+                layers.divide(table, few_too=True)
             for day in [day for day in layers.dated(table) if day < before.isoformat()]:
                 files = layers.files(table, day)
                 if table == EVENTS:

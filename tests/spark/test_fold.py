@@ -270,6 +270,16 @@ def test_a_compaction_divides_what_days_share_though_the_files_stay_as_many(stor
     assert compact(root) == (0, 0)
 
 
+def test_an_expiry_of_other_days_leaves_alone_what_days_share(stored, root):
+    start = START_MS * 1000 // DAY_US * DAY_US
+    made = [one("published", start + day * DAY_US, tag_of(start + day * DAY_US, day), task="x") for day in range(4)]
+    stored.add({"celery": made})
+    fold(root)
+    before = {*root.rglob("*.parquet")}
+    assert expire(root, date(2020, 1, 1)).days == 0
+    assert {*root.rglob("*.parquet")} <= before
+
+
 def test_a_fold_beside_a_large_backlog_leaves_it_alone(stored, root, there_are_many_open, monkeypatch):
     """Each aggregation traced and wrote a backlog of a million messages anew, of which three thousand had new events."""
     start = START_MS * 1000
