@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from celery_redis_plus.broker.consumers.wakeup_waiter import FORWARDED_WAKEUP_MS
 from celery_redis_plus.keys import Keys, decode_name
 from tests.support.replies import sorted_set_members
 
@@ -154,8 +155,10 @@ def _keys(queue: QueueKeys, ttls_ms: list[int], *, transient: bool) -> Iterator[
     if ttls_ms[0] == -2:
         # The queue was deleted, and its consumers are told.
         by_itself.add(queue.schedule_wakeup)
+    passed_on = {queue.wakeup, queue.schedule_wakeup}
     for key, ttl_ms in zip(queue.structure(), ttls_ms, strict=True):
-        if ttl_ms >= 0 and not transient and key not in by_itself:
+        by_itself_now = key in by_itself or (key in passed_on and ttl_ms <= FORWARDED_WAKEUP_MS)
+        if ttl_ms >= 0 and not transient and not by_itself_now:
             yield f"{key!r} expires in {ttl_ms} ms"
         # What else is left when the record has expired is cleared away by a janitor.
         if ttl_ms == -1 and transient and key == queue.meta:
