@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import logging
 import multiprocessing.util
 import os
 import sys
@@ -121,6 +122,8 @@ def _at_exit() -> None:
     until = time.monotonic() + END_LIMIT_S
     for service in services():
         service.process_end.run(until)
+    # Python aborts where a daemon thread writes to stderr as the interpreter ends (`_enter_buffered_busy`): they log no more.
+    logging.getLogger(__name__.partition(".")[0]).setLevel(logging.CRITICAL + 1)
 
 
 def _end_with_multiprocessing() -> None:
