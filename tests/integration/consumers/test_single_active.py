@@ -189,15 +189,20 @@ def test_one_that_lost_its_place_and_got_it_back_unawares_delivers_in_order(conn
     assert first.drain(6) == list(range(6))
 
 
+def leave_the_list(redis_client, inbox):
+    """Take a consumer off its queue's list, as if it had died: it does not enter itself again. Return the list and it."""
+    inbox.connection.transport.session.service.stop()
+    consumers, consumer = listed(inbox)
+    redis_client.zrem("consumers:{q}", consumer.id)
+    return consumers, consumer
+
+
 def test_a_takeover_leaves_what_a_session_holds_that_came_back(connect, redis_client):
     first = Inbox(connect(polling_interval=600, visibility_timeout=200).channel(), single(), prefetch=2, ack=False)
     second = Inbox(connect(polling_interval=600).channel(), single(), prefetch=5, ack=False)
     publish(connect().channel(), "q", *range(4))
     first.drain(2)
-    # It comes back when the test says so.
-    first.connection.transport.session.service.stop()
-    consumers, consumer = listed(first)
-    redis_client.zrem("consumers:{q}", consumer.id)
+    consumers, consumer = leave_the_list(redis_client, first)
     Inbox(connect().channel(), single())
     assert redis_client.hget("meta:{q}", "takeover") == consumer.id.partition(".")[0].encode()
     consumers.join(consumer)
@@ -213,9 +218,7 @@ def test_what_two_held_that_died_one_behind_the_other_comes_first(connect, redis
     publish(connect().channel(), "q", *range(4))
     first.drain(2)
     for inbox in (first, second):
-        # It does not enter itself again.
-        inbox.connection.transport.session.service.stop()
-        redis_client.zrem("consumers:{q}", listed(inbox)[1].id)
+        leave_the_list(redis_client, inbox)
         Inbox(connect().channel(), single())
     assert third.drain(2) == [0, 1]
 
@@ -225,10 +228,9 @@ def test_a_takeover_that_another_death_interrupts_begins_anew(connect, redis_cli
     second = Inbox(connect(polling_interval=600).channel(), single(), prefetch=2, ack=False)
     publish(connect().channel(), "q", *range(4))
     first.drain(2)
-    first.connection.transport.session.service.stop()
     # Where a takeover has come to by pages.
     redis_client.hset("meta:{q}", "takeover_at", "9999999999999/last")
-    redis_client.zrem("consumers:{q}", listed(first)[1].id)
+    leave_the_list(redis_client, first)
     assert second.drain(2) == [0, 1]
 
 
