@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from celery_redis_plus.errors import InvalidArgument, TablesUnusable
+from celery_redis_plus.errors import InvalidArgument
 from celery_redis_plus.spark import losses
 from celery_redis_plus.spark.layers import EVENTS, Layers, message_keys
 from celery_redis_plus.spark.leftovers import remove_leftovers
@@ -57,9 +57,8 @@ def expire(root: str | Path | Storage, before: date, *, kinds: Collection[str] =
     storage = opened(root)
     with storage.locked():
         old = Manifest.read(storage)
-        if not old.built:
-            # Which messages are unfinished is not known: their events would go.
-            raise TablesUnusable(f"{storage} has tables of an older release: run `celery-redis-plus spark aggregate` first")
+        # Else it is not known which messages are unfinished: their events would go.
+        old.check_release(storage)
         remove_leftovers(storage, old)
         new = old.following()
         layers = Layers(storage, new)

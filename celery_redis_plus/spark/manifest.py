@@ -157,10 +157,14 @@ class Manifest:
         """Whether the tables contain the events that the manifest names; not so after an upgrade."""
         return any(self.tables.values()) or not self.events
 
-    def check_built(self, where: object) -> None:
-        """Raise TablesUnusable where there are no tables yet, or those of an older release; `where` they are, for the error."""
+    def check_release(self, where: object) -> None:
+        """Raise TablesUnusable where the tables are of an older release; `where` they are, for the error."""
         if not self.built:
             raise TablesUnusable(f"{where} has tables of an older release: run `celery-redis-plus spark aggregate` first")
+
+    def check_built(self, where: object) -> None:
+        """Raise TablesUnusable where there are no tables yet, or those of an older release; `where` they are, for the error."""
+        self.check_release(where)
         if not self.folded:
             raise TablesUnusable(f"{where} has no tables yet: run `celery-redis-plus spark ingest` and then `aggregate`")
 
