@@ -64,6 +64,10 @@ class EventLog(LogServer):
         log._use(address, options, timeout_s)  # noqa: SLF001 - of this class
         return log
 
+    def another(self) -> Self:
+        """Return one of the same broker, with a connection of its own."""
+        return self.at(self.address, self._connector.options, timeout_s=self._timeout_s)
+
     def _use(self, address: Address, options: Options, timeout_s: float) -> None:
         self.address = address
         self._connector = Connector(address, options)

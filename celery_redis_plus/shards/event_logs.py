@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import re
-import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
@@ -16,20 +15,10 @@ from typing import TYPE_CHECKING, TypeVar
 from celery_redis_plus.broker.exchanges.declared_topology import check_mark, id_of_mark
 from celery_redis_plus.connection.broker_at import brokers_at
 from celery_redis_plus.connection.shard_layout import shard_of
-from celery_redis_plus.errors import (
-    CommandUnavailable,
-    InvalidArgument,
-    NoPermission,
-    ReadOnlyReplica,
-    ServerLoading,
-    ServerTimeout,
-    ServerUnavailable,
-    ServerUnreachable,
-    ShardUnreachable,
-    SlotUnavailable,
-)
+from celery_redis_plus.errors import CommandUnavailable, InvalidArgument, NoPermission, ShardUnreachable
 from celery_redis_plus.event_log.event_logs import EventLogs, chosen
 from celery_redis_plus.event_log.stream import EventLog
+from celery_redis_plus.shards.absent_shard import PASSING, AbsentShard
 
 if TYPE_CHECKING:
     from celery_redis_plus.event_log.event_logs import Entry, LogServer
@@ -38,10 +27,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: What a server has that restarts, fails over or is out of reach for a while.
-PASSING = (ServerUnreachable, ServerTimeout, ServerLoading, ServerUnavailable, ReadOnlyReplica, SlotUnavailable)
-#: Seconds for which a shard that could not be reached is not asked again: each try may take `socket_connect_timeout`.
-PAUSE_S = 5.0
+#: Seconds after which a shard that does not answer is gone on without.
+STALLED_S = 10.0
 
 _ELSEWHERE = re.compile(r"(?P<queue>.*) \(shard (?P<shard>\d+)\)", re.DOTALL)
 T = TypeVar("T")
@@ -63,7 +50,7 @@ def events_at(
         prefix: the `global_keyprefix` that the application uses, if it is not in the URL.
         shard: the number of one shard.
         partial: as of `ShardEventLogs`.
-        timeout_s: seconds that a server may take for one answer.
+        timeout_s: seconds that a server may take for one answer; at most 10 of several shards with `partial`.
         on_database: as of `ShardEventLogs`.
 
     Raises:
@@ -71,6 +58,8 @@ def events_at(
         OptionError: an option in the URL cannot; URL and `prefix` name two applications; or there is no such shard.
     """
     address, places = brokers_at(url, prefix=prefix, shard=shard)
+    if partial and len(places) > 1:
+        timeout_s = min(timeout_s, STALLED_S)
     logs = {place.number: EventLog.at(address, place.options, timeout_s=timeout_s) for place in places}
     return ShardEventLogs(logs, places[0].options.shards, partial=partial, on_database=on_database)
 
@@ -95,13 +84,15 @@ class ShardEventLogs(EventLogs):
         self._on_database = on_database
         #: Those whose mark was read.
         self._checked: set[int] = set()
-        #: Shard -> why it could not be reached, and until when it is not asked again.
-        self._down: dict[int, tuple[Exception, float]] = {}
+        self._absent: dict[int, AbsentShard] = {}
 
     def close(self) -> None:
         """Close the connections; the next use opens others."""
         for log in self._logs.values():
             log.close()
+        for absent in self._absent.values():
+            absent.give_up()
+        self._absent.clear()
 
     def ping(self) -> None:
         """See that each shard answers. Raises as `EventLog.ask`."""
@@ -123,7 +114,7 @@ class ShardEventLogs(EventLogs):
         where = f"{self._logs[min(answers)].where}, of shards {', '.join(map(str, answers))}"
         if self._shards == 1:
             where = self._logs[0].where
-        return chosen(found, wanted, where, lambda queue: self._place(queue)[1] in self._down)
+        return chosen(found, wanted, where, lambda queue: self._place(queue)[1] in self._absent)
 
     def queue_of(self, name: str) -> str:
         """Return the queue whose events are known by a name."""
@@ -136,7 +127,7 @@ class ShardEventLogs(EventLogs):
     @property
     def unreachable(self) -> Mapping[int, Exception]:
         """The shards that could not be reached when they were asked last, by their numbers, and why."""
-        return {shard: error for shard, (error, _) in self._down.items()}
+        return {shard: absent.error for shard, absent in self._absent.items()}
 
     def _name(self, queue: str, shard: int) -> str:
         is_home = shard_of(queue, self._shards) == shard
@@ -173,7 +164,7 @@ class ShardEventLogs(EventLogs):
         found: dict[str, Offsets] = {}
         for shard, names in wanted.items():
             if shard not in answers:
-                foreign |= dict.fromkeys(names.values(), self._down[shard][0])
+                foreign |= dict.fromkeys(names.values(), self._absent[shard].error)
                 continue
             sound, odd = answers[shard]
             found |= {names[queue]: replace(numbering, queue=names[queue]) for queue, numbering in sound.items()}
@@ -204,7 +195,7 @@ class ShardEventLogs(EventLogs):
     def reached(self, name: str, question: Callable[[LogServer, QueueKeys], T]) -> T | None:
         """Return the answer of the shard that has these events, as `EventLogs.reached`."""
         shard = self.shard_of(name)
-        if shard in self._down:
+        if shard in self._absent:
             return None
         try:
             return question(*self.of(name))
@@ -246,7 +237,7 @@ class ShardEventLogs(EventLogs):
         answers: dict[int, T] = {}
         for shard, what in wanted.items():
             log = self._logs[shard]
-            if shard in self._down and time.monotonic() < self._down[shard][1]:
+            if shard in self._absent and not self._absent[shard].is_back:
                 continue
             try:
                 self._check(shard, log)
@@ -254,10 +245,10 @@ class ShardEventLogs(EventLogs):
             except PASSING as error:
                 self._lose(shard, error)
             else:
-                if self._down.pop(shard, None):
+                if self._absent.pop(shard, None):
                     logger.info("the events of shard %d can be read again", shard)
         if not answers and not all_may_fail:
-            raise self._down[min(wanted)][0]
+            raise self._absent[min(wanted)].error
         return answers
 
     def _lose(self, shard: int, error: Exception) -> None:
@@ -266,9 +257,9 @@ class ShardEventLogs(EventLogs):
         unreachable = ShardUnreachable(f"shard {shard} of {self._shards} is unreachable: {error}")
         if not self._partial:
             raise unreachable from error
-        if shard not in self._down:
+        if shard not in self._absent:
             logger.warning("%s; the events of the others are read", unreachable)
-        self._down[shard] = (unreachable, time.monotonic() + PAUSE_S)
+        self._absent[shard] = AbsentShard(self._logs[shard], unreachable)
 
     def _check(self, shard: int, log: EventLog) -> None:
         """See that the broker has that many shards, once: with fewer, some queues would be missing without a word."""

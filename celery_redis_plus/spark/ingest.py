@@ -64,10 +64,10 @@ def start(
     checkpoint = Checkpoint(storage.root / "checkpoint" / "events")
     parsed = SourceOptions.from_mapping(options)
     counter = LossCounter(storage, parsed, noted(storage, Manifest.read(storage)))
+    log = events_at(parsed.resolved_url(), parsed.prefix, partial=True)
 
     def losses_of(files: list[str], number: int) -> list[Loss]:
-        with events_at(parsed.resolved_url(), parsed.prefix, partial=True) as log:
-            return counter.losses(log, files, checkpoint.offset(number - 1), checkpoint.offset(number) or {})
+        return counter.losses(log, files, checkpoint.offset(number - 1), checkpoint.offset(number) or {})
 
     def write(batch: DataFrame, number: int) -> None:
         with nullcontext() if holds_lock else storage.locked(INGEST_LOCK):

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from celery_redis_plus import errors
-from celery_redis_plus.shards.event_logs import PASSING
+from celery_redis_plus.shards.absent_shard import PASSING
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery

@@ -12,7 +12,7 @@ from celery_redis_plus.errors import EventsLost, InvalidArgument
 from celery_redis_plus.event_log.event_logs import log_passed_over, names_in
 from celery_redis_plus.event_log.offsets import BEGINNING, Id, Offsets, loss_message
 from celery_redis_plus.events import entry_id
-from celery_redis_plus.shards.event_logs import PASSING
+from celery_redis_plus.shards.absent_shard import PASSING
 
 if TYPE_CHECKING:
     from celery_redis_plus.event_log.event_logs import EventLogs

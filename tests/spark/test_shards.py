@@ -17,7 +17,7 @@ from celery_redis_plus.connection.shard_layout import shard_prefixes
 from celery_redis_plus.errors import ShardUnreachable, TablesUnusable
 from celery_redis_plus.event_log import readers
 from celery_redis_plus.keys import Keys
-from celery_redis_plus.shards import event_logs
+from celery_redis_plus.shards import absent_shard
 from celery_redis_plus.shards.event_logs import events_at
 from celery_redis_plus.spark import arrow_ingest
 from celery_redis_plus.spark.arrow_ingest import ArrowIngest
@@ -71,7 +71,7 @@ def ingest(url, tmp_path):
 def away(monkeypatch):
     """Let a shard be away: `away(1)`; `away(None)` is the end of that."""
     real = Connector.open
-    monkeypatch.setattr(event_logs, "PAUSE_S", 0.0)
+    monkeypatch.setattr(absent_shard, "PAUSE_S", 0.01)
     return lambda shard: monkeypatch.setattr(Connector, "open", real if shard is None else refuse_shard(shard))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import time
+import threading
 
 import pytest
 
@@ -15,10 +15,11 @@ from celery_redis_plus.event_log import readers
 from celery_redis_plus.event_log.stream import EventLog
 from celery_redis_plus.event_log.tail import Tail
 from celery_redis_plus.keys import SHARDS_FORMAT_VERSION, Keys
-from celery_redis_plus.shards import event_logs
+from celery_redis_plus.shards import absent_shard
 from celery_redis_plus.shards.event_logs import events_at
 from tests.integration.shards.conftest import SHARDS, named, refuse_shard
 from tests.support.event_streams import START_MS, add_events, lives
+from tests.support.waiting import wait_until
 
 PREFIXES = shard_prefixes("", SHARDS)
 QUEUES = [named(shard) for shard in range(SHARDS)]
@@ -43,7 +44,7 @@ def shard_away(monkeypatch):
     """Let shard 1 be away, until `shard_away()` is called."""
     real = Connector.open
     monkeypatch.setattr(Connector, "open", refuse_shard(1))
-    monkeypatch.setattr(event_logs, "PAUSE_S", 0.0)
+    monkeypatch.setattr(absent_shard, "PAUSE_S", 0.01)
     return lambda: monkeypatch.setattr(Connector, "open", real)
 
 
@@ -135,23 +136,40 @@ def test_what_follows_goes_on_without_a_shard_that_is_away_until_it_is_back(url,
         tail = Tail(log, last=1000)
         assert {one.queue for one in tail.read()} == set(others)
         shard_away()
-        assert {one.queue for one in tail.read()} == {QUEUES[1]}
+        wait_until(lambda: {one.queue for one in tail.read()} == {QUEUES[1]})
         assert not log.unreachable
 
 
-def test_a_shard_that_is_away_is_not_asked_again_at_once(url, counts, monkeypatch):
-    asked, away = [], refuse_shard(1)
+def test_the_reader_asks_a_shard_that_is_away_once_and_a_thread_asks_again(url, counts, shard_away, monkeypatch):
+    """A server that is switched off answers nothing for the whole `socket_connect_timeout`: the reader waits for it once."""
+    asked, away = [], Connector.open
 
     def refused(self, purpose, *, timeout):
-        asked.append(self.options.global_keyprefix)
+        if self.options.global_keyprefix == PREFIXES[1]:
+            asked.append(threading.current_thread())
         return away(self, purpose, timeout=timeout)
 
     monkeypatch.setattr(Connector, "open", refused)
     with events_at(url, partial=True) as log:
-        until = time.monotonic() + event_logs.PAUSE_S
-        for _ in range(5):
-            log.queues()
-        assert asked.count(PREFIXES[1]) == 1 or time.monotonic() >= until
+        log.queues()
+        wait_until(lambda: log.queues() and len(asked) > 20)
+        assert asked.count(threading.current_thread()) == 1
+        shard_away()
+        wait_until(lambda: set(log.queues()) == set(QUEUES))
+        wait_until(lambda: not asked[-1].is_alive())
+
+
+@pytest.mark.parametrize("end", ["close", "forget"])
+def test_the_thread_that_asks_ends_with_its_reader(url, counts, shard_away, end):
+    log = events_at(url, partial=True)
+    log.queues()
+    asking = next(thread for thread in threading.enumerate() if "absent shard" in thread.name)
+    log.close()
+    if end == "forget":
+        log.queues()
+        asking = next(thread for thread in threading.enumerate() if "absent shard" in thread.name and thread is not asking)
+        del log
+    wait_until(lambda: not asking.is_alive())
 
 
 def test_where_no_shard_can_be_reached_that_is_an_error(url, counts, monkeypatch):
