@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
+from tests.support.machine_time import machine_time
+
 T = TypeVar("T")
 
 #: Seconds for which a test waits where it promises no time: a busy machine holds a process up for longer than one expects.
@@ -22,15 +24,15 @@ def wait_until(
     """Call `predicate` until it returns something true, and return that.
 
     Raises:
-        TimeoutError: it stayed false for `timeout_s`; the error has `message` (called if callable) and the
+        TimeoutError: it stayed false for `timeout_s`, by `machine_time`; the error has `message` (called if callable) and the
             last result.
     """
-    deadline = time.monotonic() + timeout_s
+    deadline = machine_time() + timeout_s
     while True:
         result = predicate()
         if result:
             return result
-        if time.monotonic() >= deadline:
+        if machine_time() >= deadline:
             text = message() if callable(message) else message or getattr(predicate, "__name__", "condition")
             raise TimeoutError(f"not within {timeout_s} s: {text} (last result: {result!r})")
         time.sleep(interval_s)

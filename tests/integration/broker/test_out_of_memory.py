@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import kombu
 import pytest
 
@@ -18,6 +16,7 @@ from celery_redis_plus.errors import ServerOutOfMemory
 from celery_redis_plus.scripts import script
 from celery_redis_plus.stored_message import LARGE_BODY
 from tests.support.inbox import Inbox, declare, publish
+from tests.support.machine_time import machine_time
 
 
 @pytest.fixture
@@ -98,6 +97,6 @@ def test_a_consumer_is_woken_served_and_closed_at_once(start_server):
         # A wakeup that this consumer cannot use is passed on.
         inbox.consumer.qos(prefetch_count=2)
         assert inbox.rest(0.05) == list(range(5))
-        start = time.monotonic()
+        start = machine_time()
         inbox.cancel()
-    assert time.monotonic() - start < 2
+    assert machine_time() - start < 2

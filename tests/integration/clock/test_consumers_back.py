@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from celery_redis_plus.broker.consumers.pauses import Pausing
@@ -13,6 +11,7 @@ from celery_redis_plus.broker.fanout.subscriber_registry import SubscriberRegist
 from celery_redis_plus.broker.publishing.delivery_store import About, DeliveryStore
 from celery_redis_plus.errors import AccessRefused
 from tests.support.inbox import declare, publish
+from tests.support.machine_time import machine_time
 from tests.support.waiting import wait_until
 
 DAY_S = 86_400
@@ -152,9 +151,9 @@ def test_a_waiting_publisher_that_died_keeps_no_place_from_others(clock, connect
     redis_client.zadd("waiting_publishers:{q}", {"dead": 1})
     redis_client.zadd("waiting_publishers:{q}:seen", {"dead": clock.now_ms})
     clock.step(-DAY_S)
-    start = time.monotonic()
+    start = machine_time()
     publish(channel, "q", 1)
-    assert time.monotonic() - start < 3 + SLACK_S
+    assert machine_time() - start < 3 + SLACK_S
 
 
 def test_a_dead_fanout_subscriber_is_found_within_its_timeout(clock, broker, redis_client):

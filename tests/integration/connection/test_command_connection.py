@@ -16,6 +16,7 @@ from celery_redis_plus.connection.connector import Connector
 from celery_redis_plus.errors import ServerTimeout, ServerUnreachable, WrongKeyType
 from celery_redis_plus.options import Options
 from tests.support.connections import ADD, FAIL, Answers
+from tests.support.machine_time import machine_time
 from tests.support.waiting import wait_until
 
 # -- replies ----------------------------------------------------------------------------------------------------------------
@@ -228,10 +229,10 @@ def test_a_server_that_does_not_answer_in_time_is_given_up(open_commands, redis_
     failures = []
     commands.on_failure = lambda: failures.append(1)
     redis_client.client_pause(600, all=True)
-    start = time.monotonic()
+    start = machine_time()
     with pytest.raises(ServerTimeout):
         commands.call(ADD, [b"n"], 1)
-    assert time.monotonic() - start < 0.5
+    assert machine_time() - start < 0.5
     assert commands.outcome_unknown
     assert not commands.connected
     assert failures == [1]

@@ -12,6 +12,7 @@ from kombu.exceptions import ChannelError
 from celery_redis_plus.admin.broker_admin import BrokerAdmin
 from celery_redis_plus.errors import InvalidArgument
 from tests.support.inbox import Inbox, declare, publish
+from tests.support.machine_time import machine_time
 from tests.support.waiting import wait_until
 
 
@@ -118,10 +119,10 @@ def test_what_a_dead_consumer_had_passes_on_within_the_heartbeat_timeout(connect
     # It gives no sign of life any more, and its connection stands.
     frozen.transport.session.service.stop()
     publisher = connect(**options, visibility_timeout=4).channel()
-    start = time.monotonic()
+    start = machine_time()
     publish(publisher, "q", 1)
     assert low.drain(1, timeout_s=15) == [1]
-    assert time.monotonic() - start < 10
+    assert machine_time() - start < 10
     # When it is back, it gets all again.
     frozen.transport.session.service.start()
     with BrokerAdmin(broker_url) as operator:
