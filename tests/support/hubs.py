@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from kombu.asynchronous import Hub, set_event_loop
+
+from tests.support.machine_time import machine_time
 
 if TYPE_CHECKING:
     import kombu
@@ -38,9 +39,9 @@ class Loop:
 
     def run(self, until: Callable[[], bool], timeout_s: float = 10.0) -> None:
         """Turn until `until` returns true."""
-        deadline = time.monotonic() + timeout_s
+        deadline = machine_time() + timeout_s
         while not until():
-            assert time.monotonic() < deadline, "the loop did not get there in time"
+            assert machine_time() < deadline, "the loop did not get there in time"
             self.hub.run_once()
 
     def close(self) -> None:

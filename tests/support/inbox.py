@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import kombu
 from kombu.exceptions import ChannelError
 
+from tests.support.machine_time import machine_time
+
 if TYPE_CHECKING:
     from kombu.transport.base import Message
 
@@ -77,9 +79,9 @@ class Inbox:
 
     def drain(self, count: int, timeout_s: float = 30.0) -> list[Any]:
         """Take deliveries until there are `count` messages in all; return the bodies of all."""
-        deadline = time.monotonic() + timeout_s
+        deadline = machine_time() + timeout_s
         while len(self.messages) < count:
-            left = deadline - time.monotonic()
+            left = deadline - machine_time()
             if left <= 0:
                 raise TimeoutError(f"{len(self.messages)} of {count} messages within {timeout_s} s: {self.bodies!r:.2000}")
             self.pump(left)
@@ -117,9 +119,9 @@ class Inbox:
 def drain_all(inboxes: Iterable[Inbox], count: int, timeout_s: float = 10.0) -> None:
     """Let several inboxes take deliveries in turn until they have `count` messages together."""
     inboxes = list(inboxes)
-    deadline = time.monotonic() + timeout_s
+    deadline = machine_time() + timeout_s
     while sum(len(inbox.messages) for inbox in inboxes) < count:
-        if time.monotonic() > deadline:
+        if machine_time() > deadline:
             raise TimeoutError(f"{[len(inbox.messages) for inbox in inboxes]} of {count} messages within {timeout_s} s")
         for inbox in inboxes:
             inbox.pump(0.02)
