@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import time
 from contextlib import contextmanager, suppress
 
 import kombu
@@ -24,6 +23,7 @@ from celery_redis_plus.shards import queue_move, raising, shard_state
 from tests.integration.shards.conftest import SHARDS
 from tests.support.dead_letters import dead_letters_of
 from tests.support.inbox import Inbox, declare, publish
+from tests.support.machine_time import machine_time
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.same_everywhere
@@ -125,11 +125,18 @@ def test_a_paused_queue_stays_paused_in_its_new_shard(connect_shards, url, for_s
         assert (pause.reason, pause.until is None) == ("an import runs", for_s is None)
 
 
-def raise_for(url, seconds, enough=None):
-    """Raise the number, and leave what takes longer, or what comes after `enough` messages; return how many have moved."""
-    until, pages = time.monotonic() + seconds, []
-    with raise_of_url(url, MORE) as found:
-        pages.extend(found.run(lambda: time.monotonic() > until or sum(pages) == enough))
+def raise_for(url, seconds, moved=0, **options):
+    """Raise the number, and leave what comes more than so many seconds after `moved` messages; return how many have moved."""
+    pages, since = [], []
+
+    def stopped():
+        if sum(pages) < moved:
+            return False
+        since.append(machine_time())
+        return since[-1] - since[0] > seconds
+
+    with raise_of_url(url, MORE, **options) as found:
+        pages.extend(found.run(stopped))
     return sum(pages)
 
 
@@ -272,9 +279,7 @@ def test_a_queue_with_a_limit_of_what_is_in_work_waits_for_it(connect_shards, co
     known = kombu.Queue(queue, no_declare=True)
     inbox = Inbox(channel, known, ack=False, prefetch=1)
     inbox.drain(1)
-    until = time.monotonic() + 1
-    with raise_of_url(url, MORE, patience_s=0.0) as found:
-        assert sum(found.run(lambda: time.monotonic() > until)) == 1
+    assert raise_for(url, 1, moved=1, patience_s=0.0) == 1
     new = Inbox(connect_more().channel(), known)
     assert not new.pump(0.5)
     inbox.messages[0].ack()
@@ -442,7 +447,7 @@ def test_queues_with_an_expiry_go_along(connect_shards, connect_more, url, redis
     inbox.drain(1)
     kombu.Queue("transient", auto_delete=True)(channel).declare()
     all_ready = 3 * (MORE - 1) - 1
-    assert raise_for(url, 60, enough=all_ready) == all_ready
+    assert raise_for(url, 0.5, moved=all_ready) == all_ready
     source = next(key for key in redis_client.scan_iter(f"*messages_index:{{{QUEUES[4]}}}") if redis_client.zcard(key))
     message = next(redis_client.scan_iter(source.replace(b"messages_index", b"message") + b":*"))
     assert redis_client.pttl(source) == redis_client.pttl(message) == -1
