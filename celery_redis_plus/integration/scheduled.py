@@ -7,6 +7,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from datetime import timedelta
 from operator import attrgetter
 from typing import Any
 
@@ -29,6 +30,8 @@ logger = logging.getLogger(__name__)
 MAX_LISTED = 1000
 #: What Celery's timer gives every task with an eta (`celery/worker/strategy.py`, 5.6 and 5.7).
 TIMER_PRIORITY = 6
+#: How far the broker's time of a task, in whole milliseconds, is from the one that its publisher asked for.
+PRECISION = timedelta(milliseconds=1)
 
 
 def install_inspect() -> None:
@@ -196,10 +199,11 @@ def _json_body(message: Message) -> Any:
 
 
 def _eta(delayed: Delayed, eta: Any, app: Any) -> str:
-    """Return the time that was asked for, as a worker would show it; the broker's own where there was none (`x-delay`)."""
+    """Return when the task is due, with the publisher's microseconds unless a reschedule or a retry has changed the time."""
+    due = time_of_ms(delayed.eta_ms)
     if isinstance(eta, str):
-        try:
-            return str(maybe_make_aware(maybe_iso8601(eta), app.timezone).isoformat())
-        except (ValueError, TypeError, AttributeError):
-            pass
-    return time_of_ms(delayed.eta_ms).isoformat()
+        with suppress(ValueError, TypeError, AttributeError, OverflowError):
+            asked = maybe_make_aware(maybe_iso8601(eta), app.timezone)
+            if abs(asked - due) <= PRECISION:
+                return str(asked.isoformat())
+    return due.isoformat()

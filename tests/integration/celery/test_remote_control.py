@@ -4,6 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from celery_redis_plus import reschedule
 from tests.support.machine_time import machine_time
 from tests.support.waiting import wait_until
 
@@ -84,6 +85,11 @@ def test_inspect_lists_what_the_broker_holds(app, node, inspect):
         },
     }
     assert listed[1]["request"]["delivery_info"]["priority"] == 7
+
+    assert reschedule(app, later.id, 600)
+    first = inspect.scheduled()[node][0]
+    assert first["request"]["id"] == later.id
+    assert 590 < (datetime.fromisoformat(first["eta"]) - datetime.now(UTC)).total_seconds() <= 600
 
 
 def test_query_task_knows_tasks_in_hand_and_delayed_ones(app, node, inspect, notes, worker):
