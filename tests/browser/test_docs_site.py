@@ -21,6 +21,8 @@ WORDS = {
     "Django": "Django",
     "prefetch": "Prefetch",
     "dead letter": "Dead letters",
+    # By docs/assets/search-query.js only.
+    "MISCONF Redis is configured to save RDB snapshots": "ServerUnavailable (MISCONF",
 }
 
 
