@@ -1,4 +1,4 @@
-"""The examples for Kubernetes: they have what KEDA and the autoscaler want, and the keys that they count are those of a queue."""
+"""The examples for Kubernetes: they have what KEDA and Prometheus want, and the keys that they count are those of a queue."""
 
 from __future__ import annotations
 
@@ -8,14 +8,18 @@ import kombu
 import pytest
 import yaml
 
-from tests.docs.blocks import all_blocks
+from celery_redis_plus.cli.commands.exporter import command as exporter
+from tests.docs.blocks import ROOT, all_blocks
 
 EXAMPLES = [yaml.safe_load(block.code) for block in all_blocks("yaml") if block.page.name == "kubernetes.md"]
 SCALED = [example for example in EXAMPLES if example.get("kind") == "ScaledObject"]
-AUTOSCALED = [example for example in EXAMPLES if example.get("kind") == "HorizontalPodAutoscaler"]
-RULES = [rule for example in EXAMPLES for rule in example.get("externalRules", ())]
 #: What each kind of trigger must have, of KEDA 2.12 and later.
 NEEDED = {"prometheus": {"serverAddress", "query", "threshold"}, "redis": {"address", "listName", "listLength"}}
+
+
+def deployments():
+    """Return the examples of deployments by their names."""
+    return {example["metadata"]["name"]: example for example in EXAMPLES if example.get("kind") == "Deployment"}
 
 
 @pytest.mark.parametrize("example", SCALED, ids=lambda example: example["spec"]["triggers"][0]["type"])
@@ -48,7 +52,7 @@ def test_kedas_sum_has_all_that_needs_a_worker(broker_url, redis_client):
 
 
 def test_a_pod_has_longer_to_end_than_its_worker_gives_its_tasks():
-    (deployment,) = (example for example in EXAMPLES if example.get("kind") == "Deployment")
+    deployment = deployments()["shop-worker"]
     pod = deployment["spec"]["template"]["spec"]
     (worker,) = pod["containers"]
     (url,) = (variable["value"] for variable in worker["env"])
@@ -61,16 +65,16 @@ def test_a_pod_has_longer_to_end_than_its_worker_gives_its_tasks():
     assert deployment["spec"]["selector"]["matchLabels"] == deployment["spec"]["template"]["metadata"]["labels"]
 
 
-def test_the_autoscaler_reads_the_metric_that_the_adapter_makes():
-    (autoscaler,), (rule,) = AUTOSCALED, RULES
-    spec = autoscaler["spec"]
-    assert autoscaler["apiVersion"] == "autoscaling/v2"
-    assert set(spec["scaleTargetRef"]) == {"apiVersion", "kind", "name"}
-    # Without an alpha feature it refuses 0.
-    assert 1 == spec["minReplicas"] < spec["maxReplicas"]
-    (metric,) = spec["metrics"]
-    external = metric[metric["type"].lower()]
-    assert external["metric"]["name"] == rule["name"]["as"]
-    assert set(external["metric"]["selector"]["matchLabels"]) == {"queue"}
-    assert external["target"] == {"type": "AverageValue", "averageValue": "50"}
-    assert {"seriesQuery", "resources", "name", "metricsQuery"} == set(rule)
+def test_prometheus_scrapes_the_exporters_pod_as_the_job_of_the_alert_rules():
+    (monitor,) = (example["spec"] for example in EXAMPLES if example.get("kind") == "PodMonitor")
+    pod = deployments()["celery-exporter"]["spec"]["template"]
+    (container,) = pod["spec"]["containers"]
+    (port,) = container["ports"]
+    (default,) = (option.default for option in exporter.params if option.name == "port")
+
+    assert container["command"] == ["celery-redis-plus", "exporter", "--host", "0.0.0.0"]
+    assert port["containerPort"] == default
+    assert [endpoint["port"] for endpoint in monitor["podMetricsEndpoints"]] == [port["name"]]
+    assert monitor["selector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
+    job = pod["metadata"]["labels"][monitor["jobLabel"]]
+    assert f'{{job="{job}"}}' in (ROOT / "docs/alert-rules.yml").read_text(encoding="utf-8")
