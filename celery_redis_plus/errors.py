@@ -129,8 +129,8 @@ class ServerLoading(CeleryRedisPlusError, redis_errors.BusyLoadingError):
 class ServerUnavailable(CeleryRedisPlusError, redis_errors.ConnectionError, redis_errors.ResponseError):
     """The server refuses this command for now; nothing was changed.
 
-    It cannot write its snapshot (MISCONF), has too few replicas (NOREPLICAS), runs a long script (BUSY), or lost its scripts
-    (SCRIPT FLUSH). Its log has the reason.
+    It cannot write its snapshot (MISCONF, as on a full disk), has too few replicas (NOREPLICAS), runs a long script (BUSY), or
+    lost its scripts (SCRIPT FLUSH). Its log has the reason.
     """
 
     remedy = "see the server's log for the reason; the next try may succeed"

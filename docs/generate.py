@@ -182,6 +182,9 @@ def in_short(allowed: str) -> str:
 
 #: What the server itself says, and a reader of a log searches for.
 SERVER_WORDS = {
+    "ServerUnreachable": "Connection refused, Connection reset by peer, max number of clients reached",
+    "ServerTimeout": "Timeout reading from socket",
+    "CommandUnavailable": "unknown command",
     "ServerLoading": "LOADING the dataset in memory",
     "ServerUnavailable": "MISCONF, NOREPLICAS, BUSY, NOSCRIPT No matching script",
     "ReadOnlyReplica": "READONLY You can't write against a read only replica",
@@ -386,8 +389,8 @@ Import [grafana-dashboard.json](grafana-dashboard.json) under *Dashboards, New, 
 
 ## Latencies
 
-`exporter --latencies` makes two histograms of the [event logs](lifecycle.md), from its start on, with `event_log_sample` of the
-sampled messages. A scrape reads up to 50,000 events a queue.
+`exporter --latencies` makes two histograms of the [event logs](lifecycle.md), from its start on. `event_log_sample` limits them
+to the sampled messages. A scrape reads up to 50,000 events a queue.
 
 ## In a worker
 
@@ -406,14 +409,14 @@ works without metrics.
 ## Traces
 
 [OpenTelemetry's instrumentation of
-Celery](https://opentelemetry-python-contrib.readthedocs.io/en/latest/instrumentation/celery/celery.html) works as it is: the
-publisher's span is the parent of the task's span, also after a delay, a retry, a move or a replay, and of a broadcast.
+Celery](https://opentelemetry-python-contrib.readthedocs.io/en/latest/instrumentation/celery/celery.html) works as it is. The
+publisher's span is the parent of the task's span, also after a delay, retry, move or replay, and with a broadcast.
 """
 
 
 DOCTOR_INTRO = """# Doctor
 
-`celery-redis-plus doctor` tells what is wrong with the server and the queues, or soon will be. It changes nothing, and takes the
+`celery-redis-plus doctor` names faults of the server and the queues, present and near ones. It changes nothing, and takes the
 server a few milliseconds.
 
 ```bash
@@ -427,8 +430,8 @@ celery-redis-plus doctor --check consumers --check pauses
 * `danger`: messages are lost, doubled, stuck or refused, now or with the next fault
 * `unknown`: the user may not ask, or the server does not tell
 
-The loss of up to the last second at a crash is `ok` (`appendfsync everysec`, replicas), of the last half minute `advice`
-(`appendfsync no`), of more `danger` (only snapshots, or nothing on disk).
+A server whose crash loses the last second at most (`appendfsync everysec`, replicas) is `ok`. A loss of half a minute
+(`appendfsync no`) is `advice`, more (only snapshots, or nothing on disk) is `danger`.
 
 The exit status is 1 if there is danger, else 0. `--json` prints one object a finding: `check`, `level`, `text`, `advice`, and
 `values`. `--role` names a role of [the access rules](access.md) whose rights the user must have. Where `CONFIG` is refused, as by
