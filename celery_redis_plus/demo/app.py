@@ -23,9 +23,6 @@ CRASHES = "demo.crashes"
 #: The queues that outlive their consumers; every worker has a queue of its own for broadcasts.
 QUEUES = (PRIORITIES, COUNTDOWNS, RETRIES, CRASHES)
 
-#: The heartbeat comes every sixth of it, so a busy machine may be late by more than two seconds.
-VISIBILITY_TIMEOUT_S = 4
-
 #: A task of the retries fails so many times before it succeeds.
 FAILED_RUNS = 2
 BACKOFF_S = 0.2
@@ -36,7 +33,6 @@ CRASH_TASK_S = 0.04
 app = Celery("celery-redis-plus-demo", broker="redisplus://", set_as_current=False)
 app.conf.update(
     broker_connection_retry_on_startup=True,
-    broker_transport_options={"visibility_timeout": VISIBILITY_TIMEOUT_S},
     task_ignore_result=True,
     task_queues=[*(Queue(name) for name in QUEUES), Broadcast(BROADCASTS)],
 )

@@ -21,7 +21,6 @@ from celery_redis_plus.demo.app import (
     PRIORITIES,
     QUEUES,
     RETRIES,
-    VISIBILITY_TIMEOUT_S,
 )
 from celery_redis_plus.demo.expectations import Expectation, Outcome
 
@@ -207,8 +206,8 @@ def verify_broadcasts(records: Sequence[Record], answered: Sequence[str]) -> lis
 CRASH_TASKS = 100
 #: The victim is killed when so many tasks have ended.
 KILL_AFTER_TASKS = 30
-#: Nothing is heard of a dead worker for the visibility timeout, and a sweep needs at most a second.
-RETURN_LIMIT_S = VISIBILITY_TIMEOUT_S + 1.0
+#: `connection_lost_grace`, and two seconds: the victim may have been the leader, which looks for lost processes.
+RETURN_LIMIT_S = 7.0
 CRASH_TIMEOUT_S = 30
 CRASH_POLL_S = 0.01
 
@@ -218,7 +217,7 @@ def crash(environment: Environment, console: Console) -> Outcome:
     console.scenario(
         "Crash",
         f"Two workers share {CRASH_TASKS} tasks with acks_late. One of them is killed with SIGKILL in the middle of a task. What "
-        f"it had is given to the other one when it was silent for the visibility timeout, here {VISIBILITY_TIMEOUT_S} seconds.",
+        "it had goes back to the queue when it was without a connection for five seconds (connection_lost_grace).",
     )
     for number in range(CRASH_TASKS):
         environment.app.send_task(CRASHES, (number,), queue=CRASHES)

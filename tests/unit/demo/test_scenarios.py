@@ -135,7 +135,7 @@ def whole(number, worker, at=99.0):
     ]
 
 
-def crash_records(back_after_s=4.0, lost=(), repeated=()):
+def crash_records(back_after_s=5.5, lost=(), repeated=()):
     """The victim was killed in the middle of task 1; the survivor did all else."""
     records = [{"number": 1, "worker": scenarios.VICTIM, "event": "start", "at": KILLED_AT}]
     for number in range(scenarios.CRASH_TASKS):
@@ -154,7 +154,7 @@ def crash_records(back_after_s=4.0, lost=(), repeated=()):
         (crash_records(lost=[1]), ["tasks executed to the end at least once", "tasks lost", "back at a living worker after"]),
         (crash_records(repeated=[7]), ["tasks repeated without need (the killed worker had not begun them)"]),
         (crash_records(repeated=[1], back_after_s=0.5), []),
-        (crash_records(back_after_s=5.2), ["back at a living worker after"]),
+        (crash_records(back_after_s=7.2), ["back at a living worker after"]),
         (crash_records()[1:], ["tasks that the killed worker was in the middle of"]),
     ],
 )
