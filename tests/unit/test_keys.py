@@ -32,7 +32,7 @@ def spelled(keys):
 
 
 @pytest.mark.parametrize("prefix", ["", "app:", "ż"])
-@pytest.mark.parametrize("name", NAMES, ids=ascii)
+@pytest.mark.parametrize("name", NAMES, ids=lambda name: ascii(name)[:20])
 def test_all_keys_of_a_queue_share_a_cluster_slot_and_start_with_the_prefix(name, prefix):
     keys = spelled(Keys(prefix).queue(name))
     assert len({key_slot(key) for key in keys}) == 1

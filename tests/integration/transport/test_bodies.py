@@ -35,7 +35,7 @@ def queue(channel):
     declare(channel, "q")
 
 
-@pytest.mark.parametrize("body", [EVERY_BYTE, b"", b"\n", b"\n\n{}", b"\xff\xfe"], ids=repr)
+@pytest.mark.parametrize("body", [EVERY_BYTE, b"", b"\n", b"\n\n{}", b"\xff\xfe"], ids=lambda body: repr(body)[:20])
 def test_bytes_come_as_they_went(channel, body):
     message = round_trip(channel, body, serializer="raw", content_type="application/data", content_encoding="binary")
     assert message.body == body

@@ -16,7 +16,7 @@ NAMES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", NAMES, ids=ascii)
+@pytest.mark.parametrize("name", NAMES, ids=lambda name: ascii(name)[:20])
 def test_a_queue_may_be_called_so(channel, redis_client, name):
     neighbours = [name + "x", "x" + name]
     for number, queue in enumerate([name, *neighbours]):
