@@ -48,7 +48,7 @@ def _describe(error: amqp_errors.AMQPError, text: str) -> None:
 class ServerUnreachable(CeleryRedisPlusError, redis_errors.ConnectionError):
     """The connection to the server failed or broke.
 
-    If that persists, check the server, firewalls, and `broker_url`.
+    If that persists, check the server, its `maxclients`, firewalls, and `broker_url`.
     """
 
     remedy = "check that the server runs and that broker_url is right"
