@@ -41,6 +41,13 @@ def test_the_start_page_shows_the_picture_of_a_message(reader):
     wait_until(lambda: reader.run("return document.querySelector('main img').naturalWidth") > 0)
 
 
+def test_the_site_turns_light_again_after_a_visit_in_the_dark(reader):
+    for scheme, palette in (("dark", "slate"), ("light", "default")):
+        reader.look(scheme=scheme)
+        reader.open(f"{reader.base}/index.html")
+        wait_until(lambda palette=palette: reader.run("return document.body.dataset.mdColorScheme") == palette)
+
+
 @pytest.mark.timeout(300)
 def test_no_page_is_wider_than_a_phone(reader):
     reader.look(width=PHONE, height=740)
