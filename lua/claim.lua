@@ -13,7 +13,6 @@
 -- cannot be claimed from follows '!', its number, and why: a key of another type, or a field that is no number, is its own matter.
 -- A header is 'queue-number tag claim failures seen', and behind that 'retried' of a task whose retry was published before its
 -- worker died, and 'expired' of a Celery task that the worker has to revoke.
--- Queues that the call did not come to are listed first.
 -- Bound: 500 ready entries over all queues, taken or passed (they expired, or their hash is gone); the caller goes on with `more`.
 -- @include claim_messages
 
@@ -40,7 +39,7 @@ for q = 1, queues do
     open[#open + 1] = q
   end
 end
-local looked_at = open
+local plain = open
 
 local to_ack = ''
 if ARGV[7] ~= '0' then
@@ -102,14 +101,7 @@ while credit > 0 and bytes > 0 and room > 0 and #open > 0 do
   end
   open = still
 end
-if room <= 0 then
-  -- nil: it was not looked into. Such a queue is the first that the next claim comes to.
-  table.sort(looked_at, function(q, other)
-    if (drained[q] == nil) == (drained[other] == nil) then return q < other end
-    return drained[q] == nil
-  end)
-end
-for _, q in ipairs(looked_at) do
+for _, q in ipairs(plain) do
   local base = (q - 1) * WIDTH
   if drained[q] == false or drained[q] == nil and redis.call('EXISTS', KEYS[base + 1]) == 1 then
     if not notified[q] then
