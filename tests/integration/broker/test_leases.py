@@ -5,6 +5,7 @@ import pytest
 from celery_redis_plus import clock
 from celery_redis_plus.broker.consumers.leases import LEASES_A_CALL, Leases
 from celery_redis_plus.broker.consumers.settlement import Settlement
+from tests.support.process_clock import ProcessClock
 
 TIMEOUT_S = 30.0
 
@@ -59,6 +60,20 @@ def test_after_a_standstill_the_server_is_asked_once_and_the_claim_extended(brok
     assert leases.holds(held.tag)
     assert calls(broker) == before + 1
     assert broker.client.zscore("messages_index:{q}", held.tag) > 1
+
+
+def test_a_standstill_before_the_answer_is_read_counts(broker, leases, held, monkeypatch):
+    stepped, call = ProcessClock(clock.now_s()), broker.commands.call
+
+    def stand_still_before_the_reply(*arguments):
+        reply = call(*arguments)
+        stepped.advance(TIMEOUT_S + 1)
+        return reply
+
+    monkeypatch.setattr(clock, "now_s", stepped)
+    monkeypatch.setattr(broker.commands, "call", stand_still_before_the_reply)
+    leases.extend([held])
+    assert not held.is_certain(TIMEOUT_S)
 
 
 @pytest.mark.parametrize("how", ["claimed by another", "ready again", "gone"])
