@@ -7,6 +7,7 @@ from datetime import datetime
 
 import kombu
 
+from celery_redis_plus.admin.broker_admin import BrokerAdmin
 from celery_redis_plus.migration.exporter import PAGE, Exporter
 from tests.support.inbox import Inbox, declare, publish
 from tests.support.kombu_installation import TASK, declare_old, in_seconds
@@ -147,3 +148,23 @@ def test_back_go_all_though_consumers_take_a_whole_page_meanwhile(cli, old, chan
     monkeypatch.setattr(Exporter, "_give", take_first)
     assert cli("migrate", "--reverse", "--json").status == 0
     assert (len(taken), redis_client.llen("shop"), redis_client.zcard("queue:{shop}")) == (PAGE, 20, 0)
+
+
+def test_back_goes_a_task_that_is_rescheduled_meanwhile_with_its_new_time(cli, old, channel, broker_url, monkeypatch):
+    declare_old(old, "shop")
+    declare(channel, "shop")
+    eta = in_seconds(600)
+    publish(channel, "shop", "x", headers={**TASK, "eta": eta})
+    give, found_first = Exporter._give, []  # noqa: SLF001 - as above
+
+    def reschedule_first(self, queue, found):
+        if found and not found_first:
+            found_first.extend(found)
+            with BrokerAdmin(broker_url) as admin:
+                assert admin.queue_messages.reschedule("shop", found[0].tag.decode(), "+1200000")
+        return give(self, queue, found)
+
+    monkeypatch.setattr(Exporter, "_give", reschedule_first)
+    assert cli("migrate", "--reverse", "--json").json["delayed"] == 1
+    (message,) = get_old(old, "shop", 1)
+    assert (datetime.fromisoformat(message.headers["eta"]) - datetime.fromisoformat(eta)).total_seconds() > 590
