@@ -8,6 +8,8 @@ from datetime import UTC, datetime, timedelta
 import kombu
 import pytest
 
+from celery_redis_plus.admin.broker_admin import BrokerAdmin
+from celery_redis_plus.migration.remote_importer import KEPT_AFTERWARDS_MS, KEPT_MS
 from tests.support.command_kills import CommandKills
 from tests.support.inbox import Inbox, declare, publish
 from tests.support.kombu_installation import TASK, declare_old, in_seconds
@@ -87,6 +89,17 @@ def test_what_somebody_else_has_put_on_the_way_stays(back, there, channel, redis
     assert back("--json").json["ready"] == 1
     assert there.basic_get("shop", no_ack=True).decode() == "a"
     assert redis_client.lrange("leaving:{shop}", 0, -1) == [b"by somebody else"]
+
+
+def test_a_command_that_was_stopped_keeps_its_ids_for_days(there_client, channel, redis_client, server, broker_url):
+    """What is still on its way may be stored there already."""
+    declare(channel, "shop")
+    redis_client.lpush("leaving:{shop}", b"1" * 32 + b" 0 {}")
+    there_client.zadd("celery_redis_plus.taken:shop", {b"1" * 32: 1})
+    there_client.pexpire("celery_redis_plus.taken:shop", KEPT_MS)
+    with BrokerAdmin(broker_url) as admin, admin.migration({}, source=server.url(1, scheme="redis")) as migration:
+        assert list(migration.give(migration.exporter(), ["shop"], lambda: True)) == []
+    assert there_client.pttl("celery_redis_plus.taken:shop") > KEPT_AFTERWARDS_MS
 
 
 def test_the_doctor_names_what_a_killed_command_has_left(cli, channel, redis_client):
