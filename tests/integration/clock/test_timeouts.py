@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from celery_redis_plus.maintenance.lease_heartbeats import LONGEST_INTERVAL_S
+from celery_redis_plus.maintenance.sweeper import GRACE_INTERVALS
 from celery_redis_plus.scripts import script
 from tests.integration.clock.conftest import sweeper_of
 
@@ -69,3 +71,15 @@ def test_after_a_step_back_a_claim_ends_by_its_own_timeout_not_by_the_sweepers(c
     sweeper.run()
     ((_, deadline),) = broker.client.zrange("messages_index:{q}", 0, -1, withscores=True)
     assert deadline <= clock.now_ms + SHORT_MS
+
+
+def test_after_a_step_forward_the_grace_is_that_of_the_longest(clock, broker, heartbeat):
+    """Who holds messages for longer sends heartbeats more rarely."""
+    heartbeat(LONG_MS)
+    heartbeat(SHORT_MS)
+    sweeper = sweeper_of(broker, "other", SHORT_MS / 1000)
+    sweeper.run()
+    clock.step(HOUR_S)
+    sweeper.run_soon("q")
+    sweeper.run()
+    assert int(broker.client.hget("meta:{q}", "grace")) - clock.now_ms > GRACE_INTERVALS * LONGEST_INTERVAL_S * 900
