@@ -237,6 +237,15 @@ def test_check_finds_and_mends_groups_that_are_wrong(channel, admin, redis_clien
     assert get(channel, 4) == ["a1", "b1", "c1", None]
 
 
+def test_check_lists_the_expiry_of_a_held_message(channel, admin, redis_client):
+    declare(channel, "q", arguments={**ONE, "x-message-ttl": 600_000})
+    fill(channel, "a1", "a2")
+    (held,) = redis_client.zrange(KEYS.held, 0, -1)
+    redis_client.zrem(KEYS.expiry, held)
+    assert [violation.rule for violation in admin.checker(repair=True).run("q")] == ["no-expiry"]
+    assert redis_client.zscore(KEYS.expiry, held)
+
+
 def test_check_finds_a_group_with_room_for_what_it_holds(channel, admin, redis_client):
     declare(channel, "q", arguments=ONE)
     fill(channel, "a1", "a2")
