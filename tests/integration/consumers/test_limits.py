@@ -119,6 +119,16 @@ def test_a_rate_is_kept(connect, redis_client):
         wait_until(rate_is_kept_for_three_seconds, 15)
 
 
+def test_one_who_died_while_it_waited_for_the_next_message_of_a_rate_is_followed(connect, redis_client):
+    inbox = Inbox(connect(polling_interval=600).channel(), limited(rate_limit=5), prefetch=4)
+    redis_client.hset("meta:{q}", mapping={"pacer": "gone", "pacer_until": 1})
+    redis_client.config_resetstat()
+    publish(inbox.channel, "q", *range(4))
+    inbox.drain(4)
+    # It waits for its time, and does not ask all the while.
+    assert redis_client.info("commandstats")["cmdstat_evalsha"]["calls"] < 40
+
+
 def test_an_idle_queue_with_a_rate_gives_a_small_burst_at_once_and_no_more(connect):
     inbox = Inbox(connect().channel(), limited(rate_limit=20), prefetch=100)
     start = time.monotonic()
