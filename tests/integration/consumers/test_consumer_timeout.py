@@ -7,6 +7,7 @@ from kombu import Exchange, Producer, Queue
 
 from celery_redis_plus.broker.queues.queues import Sizes
 from celery_redis_plus.errors import InvalidArgument
+from celery_redis_plus.maintenance import sweeper
 from tests.support.inbox import Inbox, declare, publish
 from tests.support.waiting import wait_until
 
@@ -80,17 +81,19 @@ def test_what_waits_for_a_pool_goes_back_without_a_failure(channel, redis_client
     wait_until(lambda: inbox.rest(0.02) and channel.queue_counters("q").dead_lettered == 1, 20)
 
 
-def test_a_freed_place_of_x_max_unacked_wakes_the_next_consumer(channel, connect):
+def test_a_freed_place_of_x_max_unacked_wakes_the_next_consumer(connect, monkeypatch):
+    # Nothing else wakes it within this test.
+    monkeypatch.setattr(sweeper, "SWEEP_INTERVAL_S", 60.0)
+    channel = connect().channel()
     queue = limited(2000, max_unacked=1, delivery_limit=1)
     slow = Inbox(channel, queue, prefetch=1, ack=False)
     publish(channel, "q", "one")
     slow.drain(1)
-    other = Inbox(connect(visibility_timeout=299).channel(), queue, prefetch=1)
+    other = Inbox(connect(visibility_timeout=299, polling_interval=600).channel(), queue, prefetch=1)
     publish(channel, "q", "two")
     assert not other.rest(0.05)
     wait_until(lambda: channel.queue_counters("q").dead_lettered == 1, 10)
-    # Well before it would look again by itself.
-    wait_until(lambda: other.rest(0.02) == ["two"], 2)
+    wait_until(lambda: other.rest(0.02) == ["two"], 10)
 
 
 def test_it_holds_for_basic_get(channel, connect):
