@@ -126,7 +126,7 @@ def test_each_connection_resumes_its_own_place(connect, redis_client):
     send(connect().channel(), 4)
     for connection in connections:
         reconnect(connection)
-    again = [Inbox(connection.channel(), news()) for connection in connections]
+    again = [Inbox(connection.channel(), news()) for connection in reversed(connections)][::-1]
     assert [before.bodies + after.rest() for before, after in zip(inboxes, again, strict=True)] == [[1, 2, 3, 4]] * 2
 
 
