@@ -8,12 +8,12 @@ import signal
 import sqlite3
 import time
 from collections.abc import Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
 from celery import Celery, Task, shared_task, signals
-from celery.exceptions import Ignore, Reject
+from celery.exceptions import Ignore, Reject, SoftTimeLimitExceeded
 
 import celery_redis_plus
 from celery_redis_plus import configure_app
@@ -46,6 +46,7 @@ def end(self: Task, how: str, path: str = "") -> None:
         "requeue": lambda: _raise(Reject("as asked", requeue=True)),
         "failure": lambda: _raise(ValueError("as asked")),
         "soft": lambda: time.sleep(60),
+        "soft_caught": _sleep_until_the_soft_limit,
         "time_limit": lambda: time.sleep(60),
         "worker_lost": lambda: os.kill(os.getpid(), signal.SIGKILL),
         "wait": lambda: _wait_for(path),
@@ -54,6 +55,11 @@ def end(self: Task, how: str, path: str = "") -> None:
 
 def _raise(error: Exception) -> None:
     raise error
+
+
+def _sleep_until_the_soft_limit() -> None:
+    with suppress(SoftTimeLimitExceeded):
+        time.sleep(60)
 
 
 def _wait_for(path: str) -> None:

@@ -7,8 +7,8 @@ import pytest
 from celery_redis_plus.integration.ack_policies import ENDINGS, POLICIES
 from tests.support.waiting import wait_until
 
-#: Ending -> how the task is told to end so; the others by their own name.
-WAYS = {name: name for name in ENDINGS} | {"soft": "soft"}
+#: How a task is told to end -> its ending. One that goes on after its soft time limit ends as any other.
+WAYS = {name: name for name in ENDINGS} | {"soft": "failure", "soft_caught": "success"}
 #: What a settlement is called in the events.
 EVENTS = {"acked": "ack", "dead_lettered": "reject", "requeued": "requeue"}
 
@@ -31,7 +31,7 @@ revoked     ack        ack        ack              ack            ack
 def expected(policy, way):
     policies, *rows = [line.split() for line in TABLE.strip().splitlines()]
     actions = {ending: dict(zip(policies, told, strict=True)) for ending, *told in rows}
-    return actions["failure" if way == "soft" else way][policy]
+    return actions[WAYS[way]][policy]
 
 
 def test_every_policy_does_what_its_table_says_however_a_task_ends(life_app, life_worker, paths):
@@ -50,7 +50,8 @@ def test_every_policy_does_what_its_table_says_however_a_task_ends(life_app, lif
     )
     for policy in POLICIES:
         for way in WAYS:
-            limits = {"soft": {"soft_time_limit": 1}, "time_limit": {"time_limit": 1}}.get(way, {})
+            soft = {"soft_time_limit": 1}
+            limits = {"soft": soft, "soft_caught": soft, "time_limit": {"time_limit": 1}}.get(way, {})
             task_id = f"{policy} {way}"
             ids[task_id] = (policy, way)
             app.send_task("life.end", [way], task_id=task_id, queue=policy, **limits)
