@@ -52,9 +52,11 @@ def test_a_process_without_a_connection_is_lost_after_the_grace(time, leader, gh
     assert sorted(redis_client.hkeys(REGISTRY)) == [b"leader", b"version"]
 
 
-def test_a_process_with_one_connection_left_is_not_lost(time, leader, ghost, redis_client):
-    record = replace(ghost, ids=(redis_client.client_id(), NOBODY))
-    leader.beat("ghost", record.encode())
+@pytest.mark.parametrize("left", range(3))
+def test_a_process_with_one_connection_left_is_not_lost(time, leader, ghost, redis_client, left):
+    ids = [NOBODY, NOBODY + 1, NOBODY + 2]
+    ids[left] = redis_client.client_id()
+    leader.beat("ghost", replace(ghost, ids=tuple(ids)).encode())
     look(leader, time, times=20)
     assert not is_lost(redis_client)
 
