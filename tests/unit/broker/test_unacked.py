@@ -82,6 +82,16 @@ def test_a_broken_session_leaves_its_buffer_at_once_and_its_deliveries_as_orphan
     assert unacked.orphaned() == [record]
 
 
+def test_a_session_is_broken_until_all_of_its_queues_are_recovered(unacked):
+    unacked.abandon("mine", ["q"])
+    # Another channel of the connection, while maintenance is at work on the first one's queues.
+    unacked.abandon("mine", ["r"])
+    unacked.recovered("mine", frozenset({"q"}))
+    assert unacked.broken_sessions() == {"mine": frozenset({"r"})}
+    unacked.recovered("mine", frozenset({"r"}))
+    assert unacked.broken_sessions() == {}
+
+
 def test_what_a_dropped_session_had_delivered_goes_back_but_what_closed_channels_have_left_is_kept(unacked):
     kept, dropped = delivered(unacked, "kept"), delivered(unacked, "dropped")
     unacked.orphan([kept])
