@@ -12,7 +12,15 @@ from celery_redis_plus.keys import Keys
 from celery_redis_plus.maintenance.consumed_queues import SEEN_S, ConsumedQueues
 from celery_redis_plus.maintenance.empty_queues import EMPTY_SWEEP_S, ENOUGH_CONSUMERS
 from celery_redis_plus.maintenance.maintenance_task import SLICE_S
-from celery_redis_plus.maintenance.sweeper import EMPTY, QUEUES_A_SWEEP, TOGETHER_S, Sweeper, SweepLimits, Swept
+from celery_redis_plus.maintenance.sweeper import (
+    EMPTY,
+    NOT_REACHED,
+    QUEUES_A_SWEEP,
+    TOGETHER_S,
+    Sweeper,
+    SweepLimits,
+    Swept,
+)
 
 LIMITS = SweepLimits(visibility_timeout_s=300, delivery_limit=None, dead_letter_max=10, dead_letter_ttl_s=60)
 WAIT_S = 4.0
@@ -191,6 +199,22 @@ def test_after_a_slice_the_rest_stays_due(sweeper, commands, clock):
     sweeper.run()
     assert sweeper.next_run_at > clock()
     assert sorted(queue for queues, _ in commands.sweeps for queue in queues) == ALL
+
+
+def test_a_queue_that_a_call_did_not_come_to_is_the_first_of_the_next(sweeper, commands, monkeypatch):
+    orders, call = [], commands.call
+
+    def noted(script, keys, *arguments):
+        orders.append([queue for key in keys for queue in ("q000", "q001") if key == Keys().queue(queue).meta])
+        return call(script, keys, *arguments)
+
+    monkeypatch.setattr(commands, "call", noted)
+    commands.replies = {"q000": {"state": 1, "wait_ms": 0}, "q001": {"state": NOT_REACHED}}
+    sweeper.watch(["q000"])
+    sweeper.watch(["q000", "q001"])
+    sweeper.run()
+    sweeper.run()
+    assert orders == [["q000", "q001"], ["q001", "q000"]]
 
 
 def test_queues_whose_timers_rang_come_first(sweeper, commands):
