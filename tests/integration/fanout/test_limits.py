@@ -57,6 +57,23 @@ def test_a_publisher_waits_until_the_slowest_subscriber_has_processed_enough(con
     assert not redis_client.exists("waiting_publishers:{/0.limited}")
 
 
+def test_all_who_fit_come_in_one_after_the_other_at_a_limit_of_bytes(connect, redis_client, monkeypatch):
+    wake_only(monkeypatch)
+    of = exchange(max_length_bytes=10_000, overflow="block")
+    inbox = Inbox(connect().channel(), queue(of), ack=False)
+    sender(connect().channel(), of)("x" * 9500)
+    publishers = [sender(connect(publish_timeout=120).channel(), of) for _ in range(6)]
+    threads = [threading.Thread(target=publish, args=("y" * 200,)) for publish in publishers]
+    for thread in threads:
+        thread.start()
+    wait_until(lambda: redis_client.zcard("waiting_publishers:{/0.limited}") == len(threads))
+    inbox.drain(1)
+    inbox.messages[0].ack()
+    assert inbox.drain(1 + len(threads))[1:] == ["y" * 200] * len(threads)
+    for thread in threads:
+        thread.join(5)
+
+
 def test_without_room_in_time_nothing_is_stored(connect, redis_client):
     of = exchange(max_pending=1, overflow="block")
     inbox = Inbox(connect().channel(), queue(of))
