@@ -207,6 +207,17 @@ def test_a_suspect_subscriber_holds_nobody_up(connect, redis_client):
     publish(2)
 
 
+def test_a_subscriber_counts_behind_many_that_are_gone(connect, redis_client):
+    of = exchange(max_pending=1, overflow="reject-publish")
+    connection = connect()
+    queue(of)(connection.channel()).declare()
+    redis_client.zadd("cursors:{/0.limited}", {f"gone{number}": -1 for number in range(25)})
+    publish = sender(connect().channel(), of)
+    publish(1)
+    with pytest.raises(QueueFull):
+        publish(2)
+
+
 def test_a_publisher_that_waits_for_a_lost_subscriber_is_woken(connect, redis_client):
     of = exchange(max_pending=1, overflow="block")
     channel = connect().channel()
