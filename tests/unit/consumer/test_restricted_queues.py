@@ -78,6 +78,36 @@ def test_a_queue_is_claimed_from_again_after_the_time_that_the_server_says(consu
     assert [message.delivery_tag for message in world.messages] == ["a"]
 
 
+def test_a_consumer_without_credit_has_another_one_look_when_the_time_has_come(consuming):
+    world = consuming()
+    world.broker.restricted["q"] = State.OK
+    world.broker.told["wait_s"] = 0.0
+    world.broker.publish("q", "a")
+    world.channel("q", prefetch=1)
+    assert world.drain() == ["a"]
+    world.drain()
+    assert world.session.waiter.passed_on == [world.session.keys.queue("q").wakeup_of("")]
+
+
+def test_what_came_before_an_error_of_a_later_call_is_delivered(consuming, monkeypatch):
+    world = consuming()
+    world.broker.restricted["q"] = world.broker.restricted["r"] = State.OK
+    world.broker.publish("q", "a")
+    world.channel("q", "r", prefetch=2)
+    claim = world.broker.claim_restricted
+
+    def refused(queue, *arguments, **named):
+        if queue == "r":
+            raise RuntimeError("refused")
+        return claim(queue, *arguments, **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(world.broker, "claim_restricted", refused)
+        with pytest.raises(RuntimeError, match="refused"):
+            world.drain()
+    assert world.drain() == ["a"]
+
+
 def test_a_consumer_of_a_queue_that_another_connection_owns_ends(consuming):
     world = consuming()
     world.broker.restricted["q"] = State.LOCKED
