@@ -59,6 +59,16 @@ def test_an_ack_removes_the_message_wherever_it_is(broker, place):
     broker.check()
 
 
+def test_one_ack_removes_messages_from_several_places(broker):
+    broker.declare("q")
+    broker.publish("q", b"x", b"y", b"z")
+    ready, dead, claimed = broker.claim("q")
+    broker.settle(Settlement.REQUEUE, ready)
+    broker.settle(Settlement.REJECT, dead)
+    assert broker.ack("q", claimed.tag, ready.tag, dead.tag) == 3
+    broker.check()
+
+
 def test_only_the_newest_dead_letters_are_kept_and_the_others_are_counted(broker):
     broker.declare("q")
     broker.publish("q", *(b"%d" % number for number in range(DEAD_MAX + 3)))
