@@ -7,6 +7,7 @@ import pytest
 from celery_redis_plus import clock
 from celery_redis_plus.broker.consumers import acks
 from celery_redis_plus.broker.consumers.settlement import Settlement
+from celery_redis_plus.broker.queues.messages import Messages
 from celery_redis_plus.maintenance.reconnect_recovery import SESSION_RECHECK_S, ReconnectRecovery
 from celery_redis_plus.scripts import script
 from tests.integration.broker.conftest import DEAD_MAX
@@ -25,6 +26,14 @@ def test_what_comes_back_stands_where_it_stood(broker, settlement):
     broker.settle(settlement, *reversed(broker.claim("q")))
     assert broker.client.zrange("queue:{q}", 0, -1, withscores=True) == before
     broker.check(swept=True)
+
+
+def test_what_an_operator_takes_from_its_consumer_comes_again_flagged(broker):
+    broker.declare("q")
+    broker.publish("q", b"x")
+    (message,) = broker.claim("q")
+    assert Messages(broker.commands, broker.keys, dead_letter_max=DEAD_MAX).give_back("q", [message.tag]) == [message.tag]
+    assert [again.redelivered for again in broker.claim("q")] == [True]
 
 
 @pytest.mark.parametrize("settlement", [*BACK, Settlement.REJECT])
