@@ -164,6 +164,22 @@ def test_the_work_waits_for_an_early_ack_while_another_thread_waits_for_the_serv
     assert not broker.client.keys("message:{q}:*")
 
 
+@pytest.mark.parametrize("how", ["settle", "ack_before_work"])
+def test_the_end_of_a_message_of_a_queue_with_max_unacked_wakes_a_consumer(broker, how):
+    broker.declare("q")
+    broker.publish("q", b"x", b"waits")
+    (message,) = broker.unacked_messages.add(broker.claim("q", credit=1), "session", clock.now_s())
+    broker.unacked_messages.limited.add("q")
+    held = broker.unacked_messages.begin_settling(message.tag, Settlement.ACK)
+    broker.client.delete("wakeup:{q}")
+    if how == "settle":
+        broker.acknowledger.settle([held], Settlement.ACK)
+    else:
+        broker.acknowledger.ack_before_work(held)
+        broker.commands.command("PING")
+    assert broker.client.exists("wakeup:{q}")
+
+
 def moves_on(broker, tag):
     broker.client.zrem("messages_index:{q}", tag)
     broker.client.zadd("delayed:{q}", {tag: 1})
