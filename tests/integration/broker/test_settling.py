@@ -8,7 +8,7 @@ from celery_redis_plus import clock
 from celery_redis_plus.broker.consumers import acks
 from celery_redis_plus.broker.consumers.settlement import Settlement
 from celery_redis_plus.broker.queues.messages import Messages
-from celery_redis_plus.maintenance.reconnect_recovery import SESSION_RECHECK_S, ReconnectRecovery
+from celery_redis_plus.maintenance.reconnect_recovery import REFUSED_AGAIN_S, SESSION_RECHECK_S, ReconnectRecovery
 from celery_redis_plus.scripts import script
 from tests.integration.broker.conftest import DEAD_MAX
 from tests.support.process_clock import ProcessClock
@@ -269,6 +269,23 @@ def test_what_a_broken_session_claims_at_its_last_moment_goes_back_as_well(broke
     assert recovery.next_run_at <= stepped.now_s
     recovery.run()
     assert broker.queues.sizes("q").ready == 1
+
+
+def test_a_queue_that_refuses_what_a_broken_session_held_is_tried_until_it_takes_it(broker, monkeypatch):
+    stepped = ProcessClock()
+    monkeypatch.setattr(clock, "now_s", stepped)
+    broker.declare("q")
+    broker.publish("q", b"x")
+    broker.claim("q")
+    broker.client.set("queue:{q}", "foreign")
+    recovery = ReconnectRecovery(broker.commands, broker.keys, broker.unacked_messages, broker.acknowledger)
+    broker.unacked_messages.abandon("holder", ["q"])
+    for _ in range(3):
+        recovery.run()
+        stepped.advance(max(REFUSED_AGAIN_S, SESSION_RECHECK_S))
+    broker.client.delete("queue:{q}")
+    recovery.run()
+    assert broker.bodies("q") == [b"x"]
 
 
 def test_a_session_is_released_in_pages_without_what_the_process_holds(broker):
