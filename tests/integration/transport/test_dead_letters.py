@@ -43,6 +43,16 @@ def test_a_rejected_message_is_in_the_store_with_its_death(channel):
     assert dead_letters_of(channel).read("q", [letter.tag, "unknown"]) == [letter]
 
 
+def test_pages_from_the_newest_on_have_each_letter_once(channel):
+    declare(channel, "q")
+    publish(channel, "q", *range(5))
+    reject_all(channel, "q", 5)
+    wait_until(lambda: len(letters(channel, "q")) == 5)
+    store = dead_letters_of(channel)
+    pages = [store.page("q", first, 2, newest=True) for first in (0, 2, 4, 6)]
+    assert [[letter.body for letter in page] for page in pages] == [[b"4", b"3"], [b"2", b"1"], [b"0"], []]
+
+
 def test_a_replayed_message_has_its_priority_and_fresh_counters(channel, connect):
     declare(channel, "q")
     publish(channel, "q", "bad", priority=7)
