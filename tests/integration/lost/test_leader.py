@@ -389,6 +389,25 @@ def test_a_refused_heartbeat_is_sent_again(start, time, redis_client):
     assert leader.leadership.leads
 
 
+def test_what_changes_during_a_heartbeat_is_told_by_another_one_at_once(start, monkeypatch, redis_client):
+    process = start("p")
+    beat = process.registry.beat
+
+    def consume_meanwhile(*arguments, **options):
+        reply = beat(*arguments, **options)
+        process.consumed.add("other", "session of p.2", None)
+        return reply
+
+    with monkeypatch.context() as patch:
+        patch.setattr(process.registry, "beat", consume_meanwhile)
+        process.run_now()
+    assert not process.heartbeat.has_reported
+    assert process.task.next_run_at == 0
+    process.task.run()
+    assert process.heartbeat.has_reported
+    assert b"other" in redis_client.hget(REGISTRY, "p")
+
+
 def test_a_process_that_begins_to_consume_in_another_shard_sends_heartbeats_here(start, redis_client):
     """Nobody else may do the maintenance of this shard."""
     process = start("p")
