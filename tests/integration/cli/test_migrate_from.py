@@ -9,6 +9,7 @@ import kombu
 import pytest
 
 from celery_redis_plus.connection.command_connection import CommandConnection
+from celery_redis_plus.migration.remote_importer import RemoteImporter
 from tests.support.command_kills import CommandKills
 from tests.support.inbox import Inbox, declare, publish
 
@@ -137,6 +138,20 @@ def test_messages_with_one_delivery_tag_come_all_of_them(migrate, old, old_clien
 
     assert bodies(channel, 5) == [0, 1, 2, 2, 3]
     assert old_client.exists("shop", "celery_redis_plus.moving:shop") == 0
+
+
+def test_of_one_text_that_stands_there_twice_a_worker_takes_one(migrate, old, old_client, channel, monkeypatch):
+    declare(channel, "shop")
+    old_client.lpush("shop", *[text_of(1, tag=0)] * 3)
+    move = RemoteImporter._move_there  # noqa: SLF001 - what happens between its read and its move
+
+    def take_first(self, queue, found, *arguments):
+        if len(found) == 2:
+            old_client.rpop("shop")
+        return move(self, queue, found, *arguments)
+
+    monkeypatch.setattr(RemoteImporter, "_move_there", take_first)
+    assert migrate().json["ready"] == 2
 
 
 def test_a_refused_run_leaves_messages_where_old_workers_find_them(migrate, old, old_client, channel):
