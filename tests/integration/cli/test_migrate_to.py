@@ -9,6 +9,7 @@ import kombu
 import pytest
 
 from celery_redis_plus.admin.broker_admin import BrokerAdmin
+from celery_redis_plus.migration.remote_exporter import RemoteExporter
 from celery_redis_plus.migration.remote_importer import KEPT_AFTERWARDS_MS, KEPT_MS
 from tests.support.command_kills import CommandKills
 from tests.support.inbox import Inbox, declare, publish
@@ -79,6 +80,24 @@ def test_a_kill_at_any_command_neither_loses_nor_doubles(back, there, there_clie
         assert len(texts) == len({text["properties"]["delivery_tag"] for text in texts}) == 6, f"killed {when} call {at}"
         assert not redis_client.exists("leaving:{shop}")
     assert at > 10
+
+
+def test_what_the_list_there_refuses_goes_with_the_next_run(back, there, there_client, channel, monkeypatch):
+    declare_old(there, "shop")
+    declare(channel, "shop")
+    publish(channel, "shop", "a")
+    store = RemoteExporter._store  # noqa: SLF001 - what happens before its second step
+
+    def refused(*arguments):
+        there_client.set("shop", "foreign")
+        store(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RemoteExporter, "_store", refused)
+        assert back().status != 0
+    there_client.delete("shop")
+    assert back("--json").json["ready"] == 1
+    assert there.basic_get("shop", no_ack=True).decode() == "a"
 
 
 def test_what_somebody_else_has_put_on_the_way_stays(back, there, channel, redis_client):
