@@ -134,6 +134,17 @@ def test_back_what_consumers_have_and_dead_letters_stay_and_are_named(cli, old, 
     assert "1 dead letter(s) stay" in ended.json["reasons"][1]
 
 
+def test_what_goes_back_makes_room_at_a_limit_of_bytes(cli, old, channel, redis_client):
+    declare_old(old, "shop")
+    declare(channel, "shop", arguments={"x-max-length-bytes": 10_000})
+    publish(channel, "shop", "held")
+    held_bytes = redis_client.hget("meta:{shop}", "bytes")
+    assert channel.basic_get("shop").payload == "held"
+    publish(channel, "shop", "goes", "goes")
+    assert cli("migrate", "--reverse", "--json").json["ready"] == 2
+    assert redis_client.hget("meta:{shop}", "bytes") == held_bytes
+
+
 def test_back_go_all_though_consumers_take_a_whole_page_meanwhile(cli, old, channel, connect, redis_client, monkeypatch):
     declare_old(old, "shop")
     declare(channel, "shop")
