@@ -140,15 +140,16 @@ def test_one_that_was_moved_runs_where_it_is(channel, broker_url, redis_client):
 
 
 @pytest.mark.parametrize("overflow", ["reject-publish", "drop-head", "block", "reject-publish-dlx"])
-def test_a_full_queue_takes_what_makes_its_own_room(overflow, connect):
-    channel = connect(publish_timeout=1).channel()
-    declare(channel, "q", arguments={"x-max-length": 2, "x-overflow": overflow})
-    kombu.Producer(channel).publish("other", routing_key="q")
+@pytest.mark.parametrize("limit", [{"x-max-length": 2}, {"x-max-length-bytes": 3000}])
+def test_a_full_queue_takes_what_makes_its_own_room(limit, overflow, connect):
+    channel, padding = connect(publish_timeout=1).channel(), "." * 1000
+    declare(channel, "q", arguments={**limit, "x-overflow": overflow})
+    kombu.Producer(channel).publish(f"other{padding}", routing_key="q")
     for number in range(3):
-        send(channel, number)
+        send(channel, f"{number}{padding}")
         assert sizes(channel) == (2, 0, 0)
-    queue = kombu.Queue("q", durable=True, queue_arguments={"x-max-length": 2, "x-overflow": overflow})
-    assert Inbox(channel, queue).drain(2) == ["other", 2]
+    queue = kombu.Queue("q", durable=True, queue_arguments={**limit, "x-overflow": overflow})
+    assert Inbox(channel, queue).drain(2) == [f"other{padding}", f"2{padding}"]
 
 
 @pytest.mark.parametrize("arguments", [{}, {"x-max-length": 100}])
