@@ -7,6 +7,7 @@ import pytest
 from celery_redis_plus.broker.exchanges.bindings import Bindings
 from celery_redis_plus.broker.exchanges.exchange_record import ExchangeRecord, encode_exchange
 from celery_redis_plus.broker.exchanges.routing import Binding
+from celery_redis_plus.broker.integrity.registry_checks import RegistryChecks
 from celery_redis_plus.errors import DamagedRecord
 from celery_redis_plus.record_fields import COUNTERS, TIMES
 
@@ -52,6 +53,23 @@ def test_a_queue_that_is_not_listed_is_listed(state):
     state.repair()
     assert state.client.zscore(state.broker.keys.queues, "q") == float("inf")
     assert state.client.zscore(state.broker.keys.queues, "t") < float("inf")
+
+
+def test_what_only_the_second_look_meets_is_not_believed(state, monkeypatch):
+    """It may be on its way."""
+    state.client.zrem(state.broker.keys.queues, "q")
+    state.broker.declare("r")
+    suspects, looks = RegistryChecks.suspects, []
+
+    def next_look(checks, *arguments):
+        if looks:
+            state.client.zrem(state.broker.keys.queues, "r")
+        looks.append(arguments)
+        return suspects(checks, *arguments)
+
+    monkeypatch.setattr(RegistryChecks, "suspects", next_look)
+    assert [violation.owner for violation in state.check()] == ["q"]
+    assert len(looks) == 2
 
 
 def test_what_a_transient_queue_left_is_cleared_away_when_no_janitor_did(state):
