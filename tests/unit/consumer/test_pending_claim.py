@@ -84,6 +84,19 @@ def test_a_connection_on_which_nothing_but_its_reply_is_missing_is_given_up(busy
     assert [str(error) for error in ended] == ["the server did not answer a claim, or a look for messages"]
 
 
+def test_a_connection_on_which_a_look_is_not_answered_is_given_up(consuming, monkeypatch):
+    world, ended, clock = consuming(), [], ProcessClock(process_clock.now_s())
+    world.channel("q")
+    monkeypatch.setattr(world.session.commands, "abort", ended.append, raising=False)
+    monkeypatch.setattr(world.session.commands, "command_nowait", lambda *_, **__: None)
+    monkeypatch.setattr(process_clock, "now_s", clock)
+    fetcher = world.loop.server.fetcher
+    fetcher.look()
+    clock.advance(world.session.options.socket_timeout + 1)
+    fetcher.look()
+    assert len(ended) == 1
+
+
 def test_acks_of_a_worker_with_a_pool_leave_with_the_next_claim(busy):
     busy.ack("a")
     assert busy.broker.settled == []
