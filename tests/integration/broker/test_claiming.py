@@ -1,6 +1,9 @@
 from __future__ import annotations
 
-from celery_redis_plus.broker.consumers.claims import MAX_CLAIMED
+import pytest
+
+from celery_redis_plus.broker.consumers.claims import MAX_CLAIMED, State
+from celery_redis_plus.broker.consumers.pauses import Pausing
 from celery_redis_plus.broker.consumers.registry import Consumer
 from celery_redis_plus.broker.consumers.settlement import Settlement
 from celery_redis_plus.broker.publishing.attempt import PublishAttempt
@@ -158,3 +161,31 @@ def test_a_consumer_that_was_deposed_and_chosen_again_gets_nothing_before_it_kno
     chosen_again, nothing = claim(chosen)
     assert (chosen_again != chosen, nothing) == (True, [])
     assert [message.body for message in claim(chosen_again)[1]] == [b"3", b"4", b"5"]
+
+
+@pytest.fixture
+def two(broker):
+    """An active consumer and one that stands by."""
+    broker.declare("q", arguments={"x-single-active-consumer": True})
+    consumers = [Consumer(f"me.{number}", "q", "tag") for number in (1, 2)]
+    for consumer in consumers:
+        broker.consumers.join(consumer)
+    return consumers
+
+
+def test_a_new_active_consumer_hears_of_it_though_there_is_no_work(broker, two):
+    """It has to put back what the one before held."""
+    wakeup = broker.keys.queue("q").wakeup_of(two[1].id)
+    assert not broker.client.exists(wakeup)
+    broker.consumers.leave("q", two[0].id)
+    assert broker.client.exists(wakeup)
+
+
+def test_one_who_stands_by_and_meets_the_end_of_a_pause_wakes_the_active_one(broker, two):
+    keys = broker.keys.queue("q")
+    Pausing(broker.commands, broker.keys).pause("q", "deploy", for_s=60)
+    broker.publish("q", b"x")
+    broker.client.hset(keys.meta, "paused_until", 1)
+    broker.client.delete(keys.wakeup_of(two[0].id))
+    assert broker.claim_commands.claim_restricted("q", 1, two[1].id, credit=1, activations=b"").state is State.STANDBY
+    assert broker.client.exists(keys.wakeup_of(two[0].id))
