@@ -177,7 +177,13 @@ class ChannelConsumers:
             on_redeclared=lambda: None if (alive := channel()) is None else alive.note_redeclared(queue),
             on_deleted=lambda: None if (alive := channel()) is None else alive.note_deleted(queue),
         )  # fmt: skip
-        restricted = session.consumers.join(consumer, have_ended=session.publisher_session.look_at)
+        if exclusive or (known is not None and known.arguments.single_active):
+            session.announce(consumer)
+        try:
+            restricted = session.consumers.join(consumer, have_ended=session.publisher_session.look_at)
+        except BaseException:
+            session.service.consumed.remove(queue, consumer.id)
+            raise
         self._server.restricted_queues.note(queue, restricted=restricted)
         self.queues.add_consumer(consumer)
         if known is not None:

@@ -178,16 +178,26 @@ class ConsumerSession:
         for blocking in (self.wakeup_connection, self.stream_connection):
             blocking.keep_alive(self.keep_alive_s)
 
+    def announce(self, consumer: Consumer) -> None:
+        """Have the server know the process of a consumer that may have its queue alone, before it joins.
+
+        Else others would wait for one that is killed behind its join as for a silent one.
+        """
+        self._watch(consumer.queue, consumer.id)
+        self.service.wait_until_reported()
+
     def watch_queue(self, queue: str, consumer: Consumer | None = None) -> None:
         """Have the maintenance tasks look after a queue, for a consumer or for this connection."""
+        self._watch(queue, self.id if consumer is None else consumer.id, consumer)
+        self.unreported = True
+
+    def _watch(self, queue: str, user: str, consumer: Consumer | None = None) -> None:
         known = self.queues.known(queue)
         ttl_ms = None if known is None else self.queues.ttl_ms(known.arguments)
         service = self.service
         service.own_process.add_connection(self.commands)
-        user = self.id if consumer is None else consumer.id
         service.consumed.add(queue, user, ttl_ms, consumer, record_id=b"" if known is None else known.id)
         service.start()
-        self.unreported = True
 
     def reject_broadcast(self, unacked: UnackedBroadcast) -> bool:
         """End a broadcast that was not done, as a dead letter where its queue has an exchange for those. From any thread.

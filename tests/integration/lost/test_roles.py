@@ -11,7 +11,7 @@ import kombu
 import pytest
 from kombu.exceptions import ChannelError
 
-from tests.integration.lost.role_process import FULL, MINE, NEWS, PLAYED
+from tests.integration.lost.role_process import FULL, MINE, NEWS, PLAYED, SINGLE
 from tests.support.apps import JOURNAL_DB
 from tests.support.fork_server import fork_server
 from tests.support.inbox import declare, publish
@@ -113,6 +113,20 @@ def test_a_consumer_takes_over_from_processes_that_died_together(play, next_proc
     got = []
     channel.basic_consume("q", callback=got.append)
     wait_until(lambda: drain(channel) or got)
+    assert machine_time() - killed_at < NOTICED_S
+
+
+@pytest.mark.parametrize(("role", "queue"), [("joined alone", "q"), ("joined single", "single")])
+def test_a_consumer_takes_over_from_one_that_was_killed_as_it_joined(role, queue, play, next_process):
+    play(role)()
+    killed_at = machine_time()
+    channel = next_process().channel()
+    SINGLE(channel).declare()
+    declare(channel, "q")
+    publish(channel, queue, "waiting")
+    got = []
+    channel.basic_consume(queue, callback=got.append, exclusive=queue == "q")
+    wait_until(lambda: drain(channel) or got, 90)
     assert machine_time() - killed_at < NOTICED_S
 
 
