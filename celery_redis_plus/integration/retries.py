@@ -15,6 +15,7 @@ from typing import Any
 
 from celery import current_app
 from celery.exceptions import Ignore, Reject, Retry, TaskPredicate
+from kombu import Queue
 
 from celery_redis_plus.broker.arguments.deduplication import (
     ID,
@@ -187,7 +188,9 @@ def _sent_again(
         # An id that stands for a time, or until the start, goes on without the retry.
         if ID not in headers or headers.get(SCOPE, TTL_SCOPE) in {UNTIL_STARTED, TTL_SCOPE}:
             headers |= {ID: f"retry of {tag}", SCOPE: "until-acked", TTL: REMEMBERED_MS}
-    signature = task.signature_from_request(request, countdown=delay_s, retries=retries, headers=headers)
+    signature = task.signature_from_request(
+        request, countdown=delay_s, retries=retries, headers=headers, **_back_to_queue(task, properties)
+    )
     again = Retry(reason or None, exc=error, when=delay_s, is_eager=request.is_eager, sig=signature)
     if request.is_eager:
         return again
@@ -199,6 +202,21 @@ def _sent_again(
             raise
         return Reject(refused, requeue=True)
     return again
+
+
+def _back_to_queue(task: Any, properties: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options with which a task is sent to the queue that its message came from, where Celery's own do not lead there.
+
+    By its exchange a retry would come to all queues that are bound there, and of a broadcast to all subscribers: of ten workers
+    that fail each would make ten retries of one.
+    """
+    queue = properties.get(TASK_FENCE, "").partition(" ")[2].partition(" ")[2]
+    sent, known = task.request.delivery_info or {}, task.app.amqp.queues.get(queue)
+    by_name = sent.get("routing_key") != queue or (known is not None and known.exchange.type == "direct")
+    if not queue or (not sent.get("exchange") and by_name):
+        return {}
+    # Whoever declares that queue, or a route of the app, may do so with arguments that this app does not know.
+    return {"queue": Queue(queue, no_declare=True), "exchange": "", "routing_key": queue}
 
 
 def _headers(task: Any) -> dict[str, Any]:

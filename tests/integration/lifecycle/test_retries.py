@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import pytest
 from celery.exceptions import Ignore
-from kombu import Queue
+from kombu import Exchange, Queue
 
 import celery_redis_plus as crp
 from celery_redis_plus.admin.broker_admin import BrokerAdmin
@@ -66,6 +66,24 @@ def test_an_exception_has_the_end_that_its_class_says(pool, life_app, life_worke
         )
 
     wait_until(is_as_expected, 60, lambda: (ends_of(paths("celery")), worker.tail()))
+
+
+@pytest.mark.parametrize("kind", ["topic", "fanout"])
+def test_a_retry_comes_to_the_queue_alone_from_which_its_message_came(kind, app):
+    shared = Exchange("shared", kind, durable=True)
+    app.conf.task_queues = [Queue(name, shared, routing_key="all", durable=True) for name in ("one", "two")]
+    tries = []
+
+    @app.task(name="fails", bind=True, retry_on={ValueError: 0.01}, shared=False)
+    def fails(self):
+        tries.append(self.request.retries)
+        if self.request.retries < 2:
+            raise ValueError
+
+    with running_worker(app, concurrency=1, pool="threads"):
+        fails.apply_async(exchange="shared", exchange_type=kind, routing_key="all")
+        wait_until(lambda: len(tries) >= 6)
+    assert sorted(tries) == [0, 0, 1, 1, 2, 2]
 
 
 def test_a_queue_decides_by_the_class_of_the_exception(app):
