@@ -185,6 +185,10 @@ def payload_of(claimed: Claimed, *, again: bool = False) -> dict[str, Any]:
         if claimed.redelivered:
             headers["x-acquired-count"] = claimed.claim
             headers["x-delivery-count"] = claimed.failures
+        elif "x-acquired-count" in headers:
+            # Of the message whose headers this one was published with, as Celery's retries are.
+            del headers["x-acquired-count"]
+            headers.pop("x-delivery-count", None)
     except Exception as error:
         if again:
             raise

@@ -31,6 +31,18 @@ def test_a_requeued_message_stands_in_its_old_place_and_says_that_it_is_redelive
     assert not inbox.messages[3].delivery_info["redelivered"]
 
 
+def test_a_message_with_the_headers_of_a_redelivered_one_begins_its_own_counts(channel):
+    publish(channel, "q", "first")
+    channel.basic_get("q").requeue()
+    first = channel.basic_get("q")
+    first.ack()
+    publish(channel, "q", "retry", headers={"own": 1, **first.headers})
+    retry = channel.basic_get("q")
+    assert retry.headers == {"own": 1}
+    retry.requeue()
+    assert channel.basic_get("q").headers == {"own": 1, "x-delivery-count": 0, "x-acquired-count": 2}
+
+
 def test_a_requeued_message_keeps_its_priority(channel):
     declare(channel, "q")
     publish(channel, "q", "low", priority=1)
