@@ -21,6 +21,7 @@ import pyarrow as pa
 from celery_redis_plus.spark import losses
 from celery_redis_plus.spark.layers import EVENTS, LAYOUTS, Layers, by_file, new_file, write
 from celery_redis_plus.spark.leftovers import remove_leftovers
+from celery_redis_plus.spark.losses import SUPPLIED
 from celery_redis_plus.spark.manifest import (
     MIXED,
     OPEN,
@@ -32,7 +33,7 @@ from celery_redis_plus.spark.manifest import (
     new_batches,
 )
 from celery_redis_plus.spark.message_timelines import MessageTimelines
-from celery_redis_plus.spark.minute_aggregates import partial_minutes
+from celery_redis_plus.spark.minute_aggregates import partial_minutes, taken_back
 from celery_redis_plus.spark.minute_tables import MinuteTables
 from celery_redis_plus.spark.open_messages import EarlierEvents, kept_under
 from celery_redis_plus.spark.repartition import EVENTS_IN_MEMORY, OPEN_SCHEMA, in_portions, in_this_process, newest_of
@@ -40,6 +41,8 @@ from celery_redis_plus.spark.roots import of_task, opened
 from celery_redis_plus.spark.versions import commit
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from celery_redis_plus.spark.storage import Storage
 
 #: For so long, µs, a message that was acked before its work began is kept among the open ones: it has another event if the work
@@ -173,7 +176,9 @@ class _Fold:
         place = Place(
             self.storage.where, self.layers.folder, newest - EARLY_US, self.new.newest_us, by_due=earlier.by_due(events)
         )
-        inputs = {**self.fresh, MIXED: self.fresh.get(MIXED, []) + earlier.taken(self.fresh)} if self.fresh else {}
+        supplied = any(loss["why"] == SUPPLIED for batch in self.batches for loss in batch.losses)
+        taken = earlier.taken(self.fresh, supplied=supplied) if self.fresh else []
+        inputs = {**self.fresh, MIXED: self.fresh.get(MIXED, []) + taken} if self.fresh else {}
         written = list(self.tracer(inputs, place)) if inputs else []
         for file in written:
             if file.table != PARTIALS:
@@ -255,13 +260,30 @@ def trace(events: pa.Table, place: Place) -> Iterator[Written]:
             yield _written(place, UNFINISHED, key, messages.filter(pa.array(chosen)))
             kept = _folded(timelines.table.filter(pa.array(np.repeat(chosen, length))))
             yield _written(place, OPEN, key, kept)
-    changes = {
-        name: column[new] if isinstance(column, np.ndarray) else column.filter(pa.array(new))
-        for name, column in timelines.changes().items()
-    }
     if new.any():
         news = np.logical_or.reduceat(new, timelines.starts)
-        yield _written(place, PARTIALS, "", partial_minutes(changes), int(news.sum()))
+        yield _written(place, PARTIALS, "", pa.concat_tables(_minutes(timelines, new)), int(news.sum()))
+
+
+def _minutes(timelines: MessageTimelines, new: NDArray[np.bool_]) -> Iterator[pa.Table]:
+    """Yield what new events change in the minutes.
+
+    An archive supplies events that were before those of which the minutes tell: what these had counted is taken back then.
+    """
+    follows_new = ~new & np.roll(new, 1) & ~timelines.first
+    late: NDArray[np.bool_] = np.repeat(
+        np.logical_or.reduceat(follows_new, timelines.starts), timelines.ends - timelines.starts + 1
+    )
+    counted = new | late
+    yield partial_minutes(
+        {
+            name: column[counted] if isinstance(column, np.ndarray) else column.filter(pa.array(counted))
+            for name, column in timelines.changes().items()
+        }
+    )
+    if late.any():
+        before = MessageTimelines(timelines.table.filter(pa.array(late & ~new)))
+        yield taken_back(partial_minutes(before.changes()))
 
 
 def _written(place: Place, table: str, date: str, rows: pa.Table, news: int = 0) -> Written:

@@ -37,7 +37,7 @@ _KEY_AND_COUNTS = {"table": "string", "key": "string", "minute": "timestamp"} | 
 _PARTIAL = _KEY_AND_COUNTS | dict.fromkeys(_DURATIONS, "binary")
 _MINUTE = _KEY_AND_COUNTS | {f"{name}_{label}_s": "double" for name in _DURATIONS for label in PERCENTILES}
 
-#: `key` is a queue, a task or a worker; `wait` and `run` are doubles, seconds, one after the other.
+#: `key` is a queue, a task or a worker; `wait` and `run` are doubles, seconds, one after the other; with a minus, taken back.
 PARTIAL_MINUTE, PARTIAL_MINUTE_DDL = arrow(_PARTIAL), ddl(_PARTIAL)
 MINUTE, MINUTE_DDL = arrow(_MINUTE), ddl(_MINUTE)
 
@@ -84,8 +84,31 @@ def combined(batches: Iterator[pa.RecordBatch], step_us: int = MINUTE_US) -> Ite
         columns[name] = _sums(group, np.asarray(read.column(name).to_numpy()), len(place))
     for name in _DURATIONS:
         lengths, values = _unpacked(read.column(name))
-        columns |= percentiles(name, np.repeat(group, lengths), values, len(place))
+        columns |= percentiles(name, *_not_taken_back(np.repeat(group, lengths), values), len(place))
     yield from as_table(columns, MINUTE).to_batches()
+
+
+def taken_back(partials: pa.Table) -> pa.Table:
+    """Return partial rows that undo others: their counts and durations have the other sign, a duration of 0 too."""
+    columns = {name: partials.column(name) for name in _KEY_AND_COUNTS}
+    columns |= {name: pc.negate(columns[name]) for name in _COUNTS}
+    for name in _DURATIONS:
+        lengths, seconds = _unpacked(partials.column(name))
+        columns[name] = _packed(np.repeat(np.arange(len(lengths)), lengths), -seconds, len(lengths))
+    return as_table(columns, PARTIAL_MINUTE)
+
+
+def _not_taken_back(
+    group: NDArray[np.int64], seconds: NDArray[np.float64]
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:  # fmt: skip
+    """Return groups and their seconds without those that were taken back."""
+    back = np.signbit(seconds)
+    if not back.any():
+        return group, seconds
+    found, place = np.unique(np.stack([group, np.abs(seconds)]), axis=1, return_inverse=True)
+    count = np.bincount(place.reshape(-1), weights=np.where(back, -1, 1)).astype(np.int64)
+    left = np.repeat(found, np.maximum(count, 0), axis=1)
+    return left[0].astype(np.int64), left[1]
 
 
 def _flags(event: Any, reason: Any) -> dict[str, NDArray[Any]]:

@@ -63,11 +63,12 @@ class EarlierEvents:
         """Return whether what waits is put to its days, with so many new events."""
         return self._new_events > MOST_NEW_EVENTS or news > 10 * FEW_EVENTS
 
-    def taken(self, fresh: Mapping[str, Sequence[str]]) -> list[str]:
+    def taken(self, fresh: Mapping[str, Sequence[str]], *, supplied: bool = False) -> list[str]:
         """Take the messages that have new events out of the tables; return files with their earlier events.
 
         Args:
             fresh: the files of new events by day of publishing.
+            supplied: an archive supplies events: a message whose first one is new may be in the tables.
         """
         files = [file for of_day in fresh.values() for file in of_day]
         new = read(self.layers.storage, files, EVENTS_SCHEMA, columns=["queue", "id", "date", "event"])
@@ -75,7 +76,8 @@ class EarlierEvents:
         whole = near if self._rows(near) <= FEW_EVENTS else [NEW] if self._new_events > MOST_NEW_EVENTS else []
         found, known = self._whole(whole)
         picked = [self._picked([key for key in near if key not in whole], self._with_early(new, near, whole))]
-        strangers = _strangers(new, [known, *picked])
+        begun = [] if supplied else [new.filter(pc.equal(new.column("event"), "published"))]
+        strangers = _strangers(new, [*begun, known, *picked])
         if strangers.num_rows:
             far = [key for key in self.layers.dated(OPEN) if not self._is_near(key)]
             picked.append(self._picked(far, strangers))
@@ -186,9 +188,8 @@ def dated_keys(rows: pa.Table) -> pa.ChunkedArray:
 
 
 def _strangers(new: pa.Table, known: Sequence[pa.Table]) -> pa.Table:
-    """Return the messages with new events of which neither the first event is new nor any is known."""
-    published = new.filter(pc.equal(new.column("event"), "published"))
-    keys = pa.chunked_array([chunk for rows in (published, *known) for chunk in dated_keys(rows).chunks], pa.string())
+    """Return the messages with new events that are not among those that are known."""
+    keys = pa.chunked_array([chunk for rows in known for chunk in dated_keys(rows).chunks], pa.string())
     return new.filter(pc.invert(pc.is_in(dated_keys(new), keys.combine_chunks())))
 
 

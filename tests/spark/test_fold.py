@@ -28,6 +28,7 @@ from celery_redis_plus.spark.expiry import expire
 from celery_redis_plus.spark.fold import fold, new_event_count
 from celery_redis_plus.spark.folder import write_file
 from celery_redis_plus.spark.layers import LAYOUTS
+from celery_redis_plus.spark.losses import SUPPLIED, Loss
 from celery_redis_plus.spark.manifest import MIXED, OPEN, TABLES, UNFINISHED, Manifest, files
 from celery_redis_plus.spark.roots import opened
 from celery_redis_plus.spark.snapshot import Snapshot
@@ -148,6 +149,20 @@ def test_messages_that_were_gone_and_have_new_events_are_traced_as_one(stored, r
     states = [rows_of(root, "messages")["celery", tags[number]]["state"] for number in (7, 9)]
     assert states == ["FAILED", "RETRIED"]
     assert (done.messages, done.events) == (3, 4)
+
+
+def test_events_that_an_archive_supplies_count_as_if_they_had_come_in_time(stored, root, few_or_many):
+    """Of a message that was gone by then, the begin was missing, or the middle."""
+    size = len(LIVES) // 4 + 1
+    parts = [LIVES[begin : begin + size] for begin in range(0, len(LIVES), size)]
+    there: set[int] = set()
+    for number in (1, 3, 2, 0):
+        supplied = Loss("celery", SUPPLIED, START_MS, number * size + 1, number * size + size, size, None, None, 0)
+        stored.last["celery"] = number * size
+        stored.add({"celery": parts[number]}, [supplied] if number in {0, 2} else [])
+        fold(root)
+        there.add(number)
+        check(root, {"celery": [event for place in sorted(there) for event in parts[place]]})
 
 
 def test_a_fold_reads_the_news_and_the_open_messages_of_their_days_only(stored, root, monkeypatch):
