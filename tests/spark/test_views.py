@@ -7,7 +7,7 @@ import csv
 import json
 import math
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 
 import pytest
 
@@ -20,6 +20,7 @@ from pyarrow import dataset
 from celery_redis_plus.errors import InvalidArgument, TablesUnusable
 from celery_redis_plus.events import Event
 from celery_redis_plus.spark import jobs
+from celery_redis_plus.spark.expiry import expire
 from celery_redis_plus.spark.fold import fold
 from celery_redis_plus.spark.job_arguments import add_arguments
 from celery_redis_plus.spark.layers import LAYOUTS
@@ -237,6 +238,22 @@ def test_the_first_delivery_counts_for_the_slo(tmp_path):
     assert rows_of(made.root, "SELECT delivered_in_1_s, delivered_in_10_s FROM slo") == [
         {"delivered_in_1_s": 1.0, "delivered_in_10_s": 1.0}
     ]
+
+
+def test_a_first_wait_that_nobody_knows_is_no_late_delivery(tmp_path):
+    """The events before it were lost, or those of all deliveries have expired."""
+    claimed = message(1)[1]
+    twice = [*message(1)[:2], replace(claimed, event="requeued", worker=None), claimed, message(1)[2]]
+    made = StoredEvents(tmp_path / "tables")
+    made.add({"begun": message(0)[1:], "once": message(0), "twice": twice, "waits": message(0)[:1]})
+    fold(made.root)
+
+    def shares():
+        return {row["queue"]: row["delivered_in_1_s"] for row in rows_of(made.root, "SELECT * FROM slo")}
+
+    assert shares() == {"begun": None, "once": 1.0, "twice": 1.0, "waits": 0.0}
+    expire(made.root, date(2026, 1, 1), kinds=["events"])
+    assert shares() == {"begun": None, "once": 1.0, "twice": None, "waits": 0.0}
 
 
 @pytest.fixture
