@@ -26,16 +26,25 @@ VIEWS = ("attempts", "deaths", "slo", "hourly", "workflow", "deploys")
 _HAS_FAILED = "(state IN ('FAILED', 'DEAD') OR (state = 'MOVED' AND reason <> 'replaced'))"
 #: An attempt has failed, by what ended it. What a worker held is moved only to a dead-letter exchange.
 _ATTEMPT_FAILED = f"(ended_by IN ('rejected', 'failed', 'moved') OR reason IN {('failure', 'retry', *FAILED_DELIVERY)})"
-#: Functions that the views use, in which the dialects differ.
+#: Functions that the views use, in which the dialects differ. A server's clock may have gone back, and Spark's session may be in
+#: a zone whose hours begin at half past.
 _DUCKDB_FUNCTIONS = (
-    "CREATE MACRO seconds_between(begin_at, end_at) AS (epoch_us(end_at) - epoch_us(begin_at)) / 1e6",
+    (
+        "CREATE MACRO seconds_between(begin_at, end_at) AS "
+        "CASE WHEN end_at < begin_at THEN 0e0 ELSE (epoch_us(end_at) - epoch_us(begin_at)) / 1e6 END"
+    ),
+    "CREATE MACRO hour_of(moment) AS date_trunc('hour', moment)",
     f"CREATE MACRO has_failed(state, reason) AS {_HAS_FAILED}",
     f"CREATE MACRO attempt_failed(ended_by, reason) AS {_ATTEMPT_FAILED}",
 )
 _SPARK_FUNCTIONS = (
     (
         "CREATE OR REPLACE TEMPORARY FUNCTION seconds_between(begin_at TIMESTAMP, end_at TIMESTAMP) RETURNS DOUBLE "
-        "RETURN (unix_micros(end_at) - unix_micros(begin_at)) / 1e6"
+        "RETURN CASE WHEN end_at < begin_at THEN 0e0 ELSE (unix_micros(end_at) - unix_micros(begin_at)) / 1e6 END"
+    ),
+    (
+        "CREATE OR REPLACE TEMPORARY FUNCTION hour_of(moment TIMESTAMP) RETURNS TIMESTAMP "
+        "RETURN timestamp_seconds(unix_seconds(moment) - pmod(unix_seconds(moment), 3600))"
     ),
     f"CREATE OR REPLACE TEMPORARY FUNCTION has_failed(state STRING, reason STRING) RETURNS BOOLEAN RETURN {_HAS_FAILED}",
     (

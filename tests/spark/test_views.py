@@ -256,6 +256,26 @@ def test_a_first_wait_that_nobody_knows_is_no_late_delivery(tmp_path):
     assert shares() == {"begun": None, "once": 1.0, "twice": None, "waits": 0.0}
 
 
+def test_no_attempt_is_negative_where_the_clock_of_a_server_went_back(tmp_path):
+    published, claimed, acked = message(0)
+    made = StoredEvents(tmp_path / "tables")
+    made.add({"celery": [published, replace(claimed, ts=START_US), replace(acked, ts=START_US - 1)]})
+    fold(made.root)
+    assert rows_of(made.root, "SELECT wait_s, run_s FROM attempts") == [{"wait_s": 0.0, "run_s": 0.0}]
+
+
+def test_an_hour_is_one_of_utc_in_any_session_of_spark(spark, root):
+    found = query(root, "SELECT DISTINCT CAST(epoch(hour) AS BIGINT) AS hour FROM hourly ORDER BY hour")
+    zone = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", "Asia/Kolkata")
+    try:
+        register_views(spark, root)
+        there = spark.sql("SELECT DISTINCT unix_seconds(hour) AS hour FROM hourly ORDER BY hour").collect()
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", zone)
+    assert [row.hour for row in there] == found["hour"].to_pylist()
+
+
 @pytest.fixture
 def sql(root):
     def run(words, *more):
