@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 # Text stays text: it can be searched and copied, and takes a third of the room.
 mpl.rcParams["svg.fonttype"] = "none"
+# Names are no formulas, whatever they have between two dollars.
+mpl.rcParams["text.parse_math"] = False
 # The same figures make the same picture.
 mpl.rcParams["svg.hashsalt"] = "celery-redis-plus"
 
@@ -259,7 +261,11 @@ def _paint(axes: Axes, painter: Any, figures: Mapping[str, pd.DataFrame]) -> Non
 
 def _label(name: str) -> str:
     """Return a name that leaves room for the chart: of a long one the two ends."""
-    return name if len(name) <= LONGEST_LABEL else f"{name[: LONGEST_LABEL // 2 - 1]}…{name[-LONGEST_LABEL // 2 :]}"
+    # matplotlib leaves out of a legend what begins with an underscore, and fonts have no control characters.
+    shown = (" " if name.startswith("_") else "") + "".join(
+        char if char.isprintable() else char.encode("unicode_escape").decode() for char in name
+    )
+    return shown if len(shown) <= LONGEST_LABEL else f"{shown[: LONGEST_LABEL // 2 - 1]}…{shown[-LONGEST_LABEL // 2 :]}"
 
 
 def _busiest(figures: Mapping[str, pd.DataFrame], frame: pd.DataFrame) -> list[tuple[str, Any]]:

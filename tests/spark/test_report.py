@@ -127,6 +127,19 @@ def test_long_names_leave_room_for_the_chart():
     assert f"{'shop.' * 40}"[:19] + "…" in page
 
 
+@pytest.mark.parametrize(("name", "shown"), [("_own", "_own"), ("a$\\frac{$", "a$\\frac{$"), ("a\x00\x1b[m", "a\\x00\\x1b[m")])
+def test_odd_names_are_shown_as_they_are(name, shown):
+    of = figures([(0, 1), (1, 1)], backlog=[(name, 0, 1)])
+    of["by_task"]["task"] = name
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        page = report.render(of)
+    backlog, _, others = page.partition("Chart: Backlog")[2].partition("Chart: Wait for a delivery")
+    assert shown in backlog
+    assert "nothing in this period" not in backlog
+    assert shown in others.partition("Chart: Wait and run by task")[2]
+
+
 def test_a_picture_of_an_unknown_kind_is_refused(tmp_path):
     with pytest.raises(InvalidArgument, match=r"x\.foo.*\.png"):
         report.draw(figures([(0, 1)]), tmp_path / "x.foo")
