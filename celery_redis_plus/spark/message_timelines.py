@@ -149,11 +149,8 @@ class MessageTimelines:
 
     def due_us(self) -> NDArray[np.int64]:
         """Return when each message that waits is due, µs; 0 of the others, and where it is not known."""
-        delay = self.table.column("delay").take(pa.array(self.ends))
-        delay_ms = np.asarray(pc.fill_null(delay, 0).to_numpy(), dtype=np.int64)
-        waits = (_LEADS_TO[self.event[self.ends]] == DELAYED) & (delay_ms > 0)
-        # A delay of a thousand years is none that a number holds.
-        return np.where(waits, self.ts[self.ends] + np.minimum(delay_ms, _LONGEST_MS) * 1000, 0)
+        waits = (_LEADS_TO[self.event[self.ends]] == DELAYED) & (self._delays_ms(self.ends) > 0)
+        return np.where(waits, self._ends_of_delays(self.ends), 0)
 
     def illegal(self) -> NDArray[np.bool_]:
         """Return which events cannot follow the one before them (`events.TRANSITIONS`); those of a later release may."""
@@ -176,7 +173,7 @@ class MessageTimelines:
         finished = np.isin(_LEADS_TO[self.event[self.ends]], (GONE, DEAD))
         published_at = column("published_at").take(first)
         described = {name: self._first_valid(name) for name in DESCRIPTION_TYPES}
-        described["eta"] = pc.coalesce(described["eta"], self._ends_of_countdowns())
+        described["eta"] = pc.coalesce(self._new_times(), described["eta"], self._ends_of_countdowns())
         # A dead letter that went to another queue tells why it died.
         moved_dead = (self.event[self.ends] == _MOVED) & (self.before[self.ends] == _DEAD_LETTERED)
         reason = column("reason").take(pa.array(self.ends - moved_dead))
@@ -212,12 +209,27 @@ class MessageTimelines:
         totals = np.add.reduceat(np.where(counted, seconds, 0.0), self.starts)
         return pa.array(totals, mask=~np.logical_or.reduceat(counted, self.starts))
 
+    def _new_times(self) -> pa.Array:
+        """Return when each message was due that got another time before its first delivery; null of the others."""
+        claims = np.cumsum(self.claims)
+        earlier = (claims - self.claims)[self.starts]
+        undelivered = claims == np.repeat(earlier, self.ends - self.starts + 1)
+        rescheduled = ints(pc.fill_null(pc.equal(self.table.column("reason"), "rescheduled"), False)).astype(np.bool_)
+        found = np.maximum.reduceat(np.where(rescheduled & undelivered, self.place, -1), self.starts)
+        return _times(self._ends_of_delays(np.maximum(found, 0)), found >= 0)
+
     def _ends_of_countdowns(self) -> pa.Array:
         """Return when each message with a countdown was due: it counts on the server, and the event after its publish has it."""
         second = np.minimum(self.starts + 1, self.ends)
-        delay_ms = ints(pc.fill_null(self.table.column("delay").take(pa.array(second)), 0))
-        counts = (self.event[second] == _DELAYED) & (self.before[second] == _PUBLISHED)
-        return _times(self.ts[second] + np.minimum(delay_ms, _LONGEST_MS) * 1000, counts)
+        return _times(self._ends_of_delays(second), (self.event[second] == _DELAYED) & (self.before[second] == _PUBLISHED))
+
+    def _ends_of_delays(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return when the delays of events end, µs."""
+        # A delay of a thousand years is none that a number holds.
+        return self.ts[places] + np.minimum(self._delays_ms(places), _LONGEST_MS) * 1000
+
+    def _delays_ms(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
+        return ints(pc.fill_null(self.table.column("delay").take(pa.array(places)), 0))
 
     def _first_valid(self, name: str) -> pa.Array:
         """Return the first value of a column of each message that is not null."""

@@ -354,6 +354,22 @@ def test_a_countdown_tells_when_a_message_was_due(stored, root):
     assert rows["celery", at_once[0].id]["eta"] is None
 
 
+def test_a_message_that_got_another_time_is_due_then(stored, root):
+    """A new time after the first delivery is that of another one."""
+    start = START_MS * 1000
+    sooner, now, late = (waiting(number, start, 60_000) for number in range(3))
+    sooner.insert(2, one("delayed", start + 9, sooner[0].id, delay=59_000, reason="rescheduled"))
+    now[2] = replace(now[2], ts=start + 1_000_000, reason="rescheduled")
+    again = one("delayed", start + 60_000_006, late[0].id, delay=9_000, reason="rescheduled")
+    late[4:] = [one("requeued", start + 60_000_006, late[0].id), again]
+    stored.add({"celery": sooner + now + late})
+    fold(root)
+
+    rows = [rows_of(root, "messages")["celery", life[0].id] for life in (sooner, now, late)]
+    assert [row["eta"] for row in rows] == [moment(start + us) for us in (59_000_009, 1_000_000, 60_000_000)]
+    assert [row["late_s"] for row in rows] == pytest.approx([0.999996, 59.000005, 5e-6])
+
+
 @pytest.mark.sample(2)
 @pytest.mark.parametrize(("few_or_many", "most_new"), [("few", 20), ("many", -1), ("many", 10**6)], indirect=["few_or_many"])
 def test_messages_that_wait_for_days_are_exact_whatever_happens_to_them(stored, root, few_or_many, monkeypatch, most_new):
