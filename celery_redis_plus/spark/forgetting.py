@@ -21,10 +21,12 @@ import pyarrow.compute as pc
 from celery_redis_plus.errors import NoPermission
 from celery_redis_plus.spark import losses, receipts
 from celery_redis_plus.spark.fold import fold
-from celery_redis_plus.spark.layers import EVENTS, LAYOUTS, Layers, among, message_keys
+from celery_redis_plus.spark.layers import EVENTS, LAYOUTS, Layers, among, message_keys, write
 from celery_redis_plus.spark.leftovers import remove_leftovers
 from celery_redis_plus.spark.losses import FORGOTTEN, Loss
-from celery_redis_plus.spark.manifest import OPEN, UNFINISHED, Manifest
+from celery_redis_plus.spark.manifest import OPEN, PARTIALS, UNFINISHED, Manifest
+from celery_redis_plus.spark.minute_aggregates import backlog_changes
+from celery_redis_plus.spark.minute_tables import MinuteTables
 from celery_redis_plus.spark.repartition import EVENTS_IN_MEMORY
 from celery_redis_plus.spark.roots import opened
 from celery_redis_plus.spark.snapshot import Snapshot
@@ -196,17 +198,28 @@ class _Forgetting:
         self.lost = list(self._losses())
         self.events = sum(loss.count for loss in self.lost)
         self.payloads = sum(pc.count(self._rows(file, ["payload"])["payload"]).as_py() for file in self._of(EVENTS))
-        rows = [self._rows(file, [], UNFINISHED) for file in self._of(UNFINISHED)]
-        self.unfinished_messages = pa.concat_tables(rows).select(["queue", "id"]) if rows else chosen.slice(0, 0)
+        rows = [LAYOUTS[UNFINISHED].schema.empty_table().select(["queue", "id", "state"])]
+        unfinished = pa.concat_tables(rows + [self._rows(file, ["state"], UNFINISHED) for file in self._of(UNFINISHED)])
+        self.unfinished_messages = unfinished.select(["queue", "id"])
+        self.ready = unfinished.filter(pc.equal(unfinished["state"], "PENDING")).group_by("queue").aggregate([([], "count_all")])
         self.unfinished = self.unfinished_messages.num_rows
 
     def run(self, receipt: str) -> None:
         """Write the files without them, and let the version count."""
         for table, date, file in self.touched:
             self.layers.without(table, date, file, self.keys)
+        if self.ready.num_rows:
+            self._leave_backlogs()
         self.new.losses = losses.with_losses(self.layers, self.new, self.lost)
         self.new.forgetting = [receipt]
         commit(self.layers)
+
+    def _leave_backlogs(self) -> None:
+        """Take messages that are ready out of the backlogs, from the newest minute on: their next event no longer tells so."""
+        changes = backlog_changes(self.ready["queue"], pc.negate(self.ready["count_all"]), self.new.newest_us)
+        file = self.layers.new_file(PARTIALS, uuid.uuid4().hex)
+        write(self.storage, file, changes, LAYOUTS[PARTIALS])
+        MinuteTables(self.layers).add([file])
 
     def _of(self, table: str) -> Iterator[str]:
         return (file for of_table, _, file in self.touched if of_table == table)

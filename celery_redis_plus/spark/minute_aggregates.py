@@ -88,6 +88,22 @@ def combined(batches: Iterator[pa.RecordBatch], step_us: int = MINUTE_US) -> Ite
     yield from as_table(columns, MINUTE).to_batches()
 
 
+def backlog_changes(queues: Any, changes: Any, at_us: int) -> pa.Table:
+    """Return rows of `PARTIAL_MINUTE` by which backlogs change though nothing happens.
+
+    Args:
+        queues: a column of their names.
+        changes: how many messages are ready more, of each.
+        at_us: when, µs.
+    """
+    count = len(queues)
+    columns: dict[str, Any] = {name: pa.repeat(0, count) for name in _COUNTS} | {
+        name: pa.repeat(b"", count) for name in _DURATIONS
+    }
+    columns |= {"table": pa.repeat("queues", count), "key": queues, "backlog_change": changes}
+    return as_table(columns | {"minute": pa.repeat(at_us // MINUTE_US * MINUTE_US, count)}, PARTIAL_MINUTE)
+
+
 def taken_back(partials: pa.Table) -> pa.Table:
     """Return partial rows that undo others: their counts and durations have the other sign, a duration of 0 too."""
     columns = {name: partials.column(name) for name in _KEY_AND_COUNTS}

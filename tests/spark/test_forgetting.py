@@ -30,6 +30,7 @@ from celery_redis_plus.spark.layers import Layers
 from celery_redis_plus.spark.losses import FORGOTTEN, noted
 from celery_redis_plus.spark.manifest import Manifest, files
 from celery_redis_plus.spark.roots import opened
+from celery_redis_plus.spark.views import query
 from tests.support.event_streams import add_events, lives
 from tests.support.stored_events import StoredEvents
 
@@ -113,6 +114,25 @@ def test_what_goes_on_is_as_before(root):
     assert everywhere(root)[FINISHED] == 0 or FINISHED in {event.id for event in LIVES[:100]}
     assert [finding for finding in check(root) if finding.wrong] == []
     assert receipts(root)[0]["state"] == "done"
+
+
+def test_a_forgotten_message_is_in_no_backlog_for_ever(root):
+    """What becomes of it later does not tell that it was ready."""
+
+    def backlogs():
+        minutes = "SELECT backlog FROM queues WHERE queue = 'celery' ORDER BY minute"
+        return [row["backlog"] for row in query(root, minutes).to_pylist()]
+
+    fold(root)
+    *others, last = backlogs()
+    forget(root, WHERE)
+    assert backlogs() == [*others, last - 1]
+    later = [Event(event=name, ts=LIVES[-1].ts + 60_000_000, id=OPEN) for name in ("claimed", "acked")]
+    StoredEvents(root, "later").add({"celery": later})
+    fold(root)
+    assert backlogs() == [*others, last - 1, last - 1]
+    fold(root, rebuild=True)
+    assert backlogs()[-1] == last - 1
 
 
 def test_a_dry_run_and_nothing_chosen_change_nothing(root):
