@@ -122,8 +122,10 @@ def failing_workers(workers: pd.DataFrame, limits: Thresholds) -> Iterator[Findi
 
 
 def poison_candidates(messages: pd.DataFrame, limits: Thresholds) -> Iterator[Finding]:
-    """Messages that were delivered `poison_attempts` times or more and are dead or still not done."""
-    done = messages["state"].isin(["COMPLETED", "RETRIED", "MOVED"]) | messages["state"].isna()
+    """Messages that were delivered `poison_attempts` times or more and are dead, also in another queue, or still not done."""
+    # Without a reason, somebody moved it.
+    moved = (messages["state"] == "MOVED") & (messages["reason"].isna() | (messages["reason"] == "replaced"))
+    done = messages["state"].isin(["COMPLETED", "RETRIED"]) | moved | messages["state"].isna()
     for row in messages[(messages["attempts"] >= limits.poison_attempts) & ~done].itertuples():
         known = row.task_id if isinstance(row.task_id, str) else row.id
         words = [row.task, known, "in", row.queue]

@@ -116,7 +116,7 @@ def summaries(
     often = pc.field("attempts") >= limits.poison_attempts
     repeated = snapshot.read(
         "messages",
-        ("task", "task_id", "id", "queue", "state", "attempts", "first_delivery"),
+        ("task", "task_id", "id", "queue", "state", "reason", "attempts", "first_delivery"),
         _all([often, messages.wanted]),
         messages.days,
     )

@@ -43,12 +43,15 @@ def tables():
         ("new", BEGIN, 3, 3, 0),
     ]
     messages = [
-        ("q", "1", "t1", "shop.bill", "COMPLETED", 5, BEGIN),
-        ("q", "2", "t2", "shop.bill", "PROCESSING", 1, BEGIN),
-        ("q", "3", "t3", "shop.bill", "DEAD", 4, BEGIN),
-        ("q", "4", None, "shop.ship", "PENDING", 3, BEGIN),
+        ("q", "1", "t1", "shop.bill", "COMPLETED", None, 5, BEGIN),
+        ("q", "2", "t2", "shop.bill", "PROCESSING", None, 1, BEGIN),
+        ("q", "3", "t3", "shop.bill", "DEAD", "rejected", 4, BEGIN),
+        ("q", "4", None, "shop.ship", "PENDING", None, 3, BEGIN),
+        ("q", "5", "t5", "shop.bill", "MOVED", None, 3, BEGIN),
+        ("q", "6", "t6", "shop.bill", "MOVED", "replaced", 3, BEGIN),
+        ("q", "7", "t7", "shop.bill", "MOVED", "delivery_limit", 3, BEGIN),
     ]
-    described = ["queue", "id", "task_id", "task", "state", "attempts", "first_delivery"]
+    described = ["queue", "id", "task_id", "task", "state", "reason", "attempts", "first_delivery"]
     return {
         "queues": pd.DataFrame(queues, columns=["queue", "minute", "wait_p50_s", "delivered"]),
         "tasks": pd.DataFrame(tasks, columns=["task", "minute", *COUNTS]),
@@ -66,6 +69,7 @@ def test_they_are_found_with_the_figures_that_they_rest_on(tables):
         ("worker fails often", "bad"),
         ("poison candidate", "shop.bill t3 in q"),
         ("poison candidate", "shop.ship 4 in q"),
+        ("poison candidate", "shop.bill t7 in q"),
     }
     rising, storm = found["wait time rises", "rising"], found["retry storm", "stormy"]
     assert (rising.value, rising.usual) == (9.0, 1.0)
