@@ -1,7 +1,7 @@
 """Moves finished messages out of a queue's events into Parquet files, in batches; needs pyarrow.
 
-A queue has a folder of its own, `queue=NAME`. A batch is a file `finished-EPOCH-N.parquet`, named by the last event that it
-knows, and beside it `open-EPOCH-N.parquet` with the events so far of the messages that are not gone. The first one's
+A queue has a folder of its own (`archive_folders.py`). A batch is a file `finished-EPOCH-N.parquet`, named by the last event that
+it knows, and beside it `open-EPOCH-N.parquet` with the events so far of the messages that are not gone. The first one's
 appearance is the commit: a run goes on after the newest, with the `open` file of the same name. So a run that dies in between
 loses no row and writes none twice, and the server trims only what files have.
 
@@ -18,15 +18,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
-from urllib.parse import quote
 
 from celery_redis_plus.errors import EventsLost
+from celery_redis_plus.event_log.archive_folders import folder_of, tell
 from celery_redis_plus.event_log.finished_messages import FINISHED, is_finished, is_gone, row
 from celery_redis_plus.event_log.installed import check_installed
 from celery_redis_plus.event_log.offsets import BEGINNING
 from celery_redis_plus.event_log.passed_over import PassedOver
 from celery_redis_plus.event_log.readers import commit
 from celery_redis_plus.events import ID_TIME_DIGITS, Event, decode, encode, read_entry
+from celery_redis_plus.keys import encode_name
 
 if TYPE_CHECKING:
     from celery_redis_plus.event_log.event_logs import Entry, EventLogs
@@ -78,7 +79,7 @@ def move_finished(
     moved, failures = {}, []
     for queue in queues:
         try:
-            moved[queue] = _Mover(log, queue, folder / f"queue={quote(queue, safe='')}", reader, events=events).run()
+            moved[queue] = _Mover(log, queue, folder_of(folder, queue), reader, events=events).run()
         except EventsLost as error:
             # The others are moved all the same.
             failures.append(error)
@@ -92,7 +93,7 @@ class _Mover:
 
     def __init__(self, log: EventLogs, queue: str, folder: Path, reader: str, *, events: bool) -> None:
         self._log, self._queue, self._folder, self._reader, self._events = log, queue, folder, reader, events
-        folder.mkdir(parents=True, exist_ok=True)
+        tell(folder, queue)
         self._position: Id = max(map(_position, folder.glob("finished-*.parquet")), default=BEGINNING)
         self._open = self._read_open()
         self._passed_over = PassedOver()
@@ -131,7 +132,7 @@ class _Mover:
                     path = self._open.setdefault(event.id, [])
                     path.append(event)
                     if is_finished(path):
-                        rows.append(row(path))
+                        rows.append({name: _utf8(value) for name, value in row(path).items()})
                     if is_gone(path):
                         del self._open[event.id]
         return rows, read
@@ -180,6 +181,11 @@ class _Mover:
 
     def _path(self, kind: str, position: Id) -> Path:
         return self._folder / f"{kind}-{position[0]:015d}-{position[1]:015d}.parquet"
+
+
+def _utf8(value: Any) -> Any:
+    """Return a value as Arrow takes it: names and ids may be no UTF-8."""
+    return encode_name(value).decode("utf-8", "replace") if isinstance(value, str) else value
 
 
 def _position(path: Path) -> Id:

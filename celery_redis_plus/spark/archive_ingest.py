@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
 from pyarrow import parquet
 
 from celery_redis_plus.errors import InvalidArgument
+from celery_redis_plus.event_log.archive_folders import queue_of
 from celery_redis_plus.event_log.batches import arrow_schema
 from celery_redis_plus.events import entry_id
 from celery_redis_plus.spark.arrow_columns import ints
@@ -136,7 +136,7 @@ def archived(folder: Path) -> list[ArchivedFile]:
             events = finished.with_name(finished.name.replace("finished", "events", 1))
             if not events.exists():
                 raise InvalidArgument(f"{finished} was moved without its events: `events archive --events` keeps them")
-            found.append(ArchivedFile(events, unquote(own.name.removeprefix("queue=")), before, end))
+            found.append(ArchivedFile(events, queue_of(own), before, end))
             before = end
     if not found:
         raise InvalidArgument(f"{folder} has no files of `celery-redis-plus events archive`")

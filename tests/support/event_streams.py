@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from celery_redis_plus import events
 from celery_redis_plus.events import Event
-from celery_redis_plus.keys import Keys
+from celery_redis_plus.keys import Keys, encode_name
 from tests.support.replies import hash_fields
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def add_events(
 ) -> int:
     """Append `added` to the events of `queue` as the scripts do, and return how many they were."""
     keys = Keys(prefix).queue(queue)
-    client.sadd(Keys(prefix).event_logs, queue)
+    client.sadd(Keys(prefix).event_logs, encode_name(queue))
     fresh = client.hsetnx(keys.events_meta, "epoch", epoch)
     client.hsetnx(keys.events_meta, "version", events.SCHEMA_VERSION)
     epoch = int(client.hget(keys.events_meta, "epoch") or 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -11,6 +12,7 @@ from pyarrow import parquet
 
 from celery_redis_plus.cli.main import main
 from celery_redis_plus.event_log import archiver
+from celery_redis_plus.event_log.archive_folders import queue_of
 from celery_redis_plus.event_log.archiver import move_finished
 from celery_redis_plus.event_log.finished_messages import FINISHED, is_finished, row
 from celery_redis_plus.event_log.readers import readers
@@ -125,6 +127,19 @@ def test_a_dead_letter_is_a_row_at_once_with_its_exception_and_a_replayed_one_ge
     for found in rows_in(tmp_path):
         states[found["id"]].append((found["state"], found["deliveries"]))
     assert list(states.values()) == [[("DEAD", 1)], [("DEAD", 1), ("COMPLETED", 2)], [("DEAD", 1)]]
+
+
+def test_odd_names_stop_no_queue(log, redis_client, tmp_path):
+    """Queues and tasks have names that are no UTF-8, or too long for a file system."""
+    queues = ["celery", "x\udcff", "é" * 2000, "%2F", "..", "zoo"]
+    odd = [replace(event, task="t\udcff") if event.task else event for event in LIVES[:50]]
+    for queue in queues:
+        add_events(redis_client, queue, odd)
+    moved = move_finished(log, log.queues(), tmp_path, events=True)
+    assert moved.keys() == set(queues)
+    assert sorted(queue_of(folder) for folder in tmp_path.iterdir()) == sorted(queues)
+    assert {found["task"] for found in rows_in(tmp_path)} == {"t\ufffd"}
+    assert all(of.finished == moved["celery"].finished > 0 for of in moved.values())
 
 
 def test_what_was_trimmed_before_it_was_read_is_counted(log, redis_client, tmp_path):
