@@ -54,7 +54,8 @@ def spent_ms(path: Sequence[Event]) -> tuple[int, int]:
     """Return how long a message was ready or delayed, and how long workers had it, in ms, by its events in order."""
     spent = dict.fromkeys((READY, DELAYED, CLAIMED, DEAD, GONE), 0)
     for event, following in pairwise(path):
-        spent[TRANSITIONS[event.event].target] += following.ts - event.ts
+        # A server's clock may go back.
+        spent[TRANSITIONS[event.event].target] += max(0, following.ts - event.ts)
     return (spent[READY] + spent[DELAYED]) // 1000, spent[CLAIMED] // 1000
 
 

@@ -142,6 +142,12 @@ def test_odd_names_stop_no_queue(log, redis_client, tmp_path):
     assert all(of.finished == moved["celery"].finished > 0 for of in moved.values())
 
 
+def test_no_time_is_negative_where_the_clock_of_the_server_went_back():
+    kinds = ("published", "claimed", "acked")
+    found = row([Event(event=kind, ts=1000 * START_MS - place * 5_000_000, id=LIVES[0].id) for place, kind in enumerate(kinds)])
+    assert (found["queued_ms"], found["worked_ms"]) == (0, 0)
+
+
 def test_what_was_trimmed_before_it_was_read_is_counted(log, redis_client, tmp_path):
     add_events(redis_client, "celery", LIVES)
     redis_client.xtrim("events:{celery}", maxlen=redis_client.xlen("events:{celery}") - 300, approximate=False)
