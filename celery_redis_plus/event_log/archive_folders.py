@@ -1,4 +1,4 @@
-"""The folder that an archive has for each queue: `queue=NAME`, and in it a file that tells whose it is."""
+"""The folder that an archive has for each queue: `queue=NAME`, and in it a file that says whose it is."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from celery_redis_plus.keys import decode_name, encode_name
 
 #: A file system takes 255 bytes of a name. A longer one ends with a digest.
 LONGEST_NAME = 200
-#: The file that tells of the queue.
-TOLD = "queue.json"
+#: The file that says whose a folder is. Those of an older release have none.
+DESCRIPTION = "queue.json"
 
 
 def folder_of(archive: Path, queue: str) -> Path:
@@ -24,18 +24,25 @@ def folder_of(archive: Path, queue: str) -> Path:
     return archive / f"queue={name}"
 
 
-def tell(folder: Path, queue: str) -> None:
-    """Let a folder tell whose it is."""
+def describe(folder: Path, queue: str, shard: int, mark: str) -> None:
+    """Write whose a folder is, unless it says so.
+
+    Args:
+        folder: of a queue.
+        queue: its name.
+        shard: its number.
+        mark: of its database, as `LogServer.mark` has it.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    if not (folder / TOLD).exists():
-        temporary = folder / f"{TOLD}.tmp"
-        temporary.write_text(json.dumps({"queue": queue}), encoding="utf-8")
-        temporary.replace(folder / TOLD)
+    if not (folder / DESCRIPTION).exists():
+        temporary = folder / f"{DESCRIPTION}.tmp"
+        temporary.write_text(json.dumps({"queue": queue, "shard": shard, "mark": mark}), encoding="utf-8")
+        temporary.replace(folder / DESCRIPTION)
 
 
-def queue_of(folder: Path) -> str:
-    """Return whose a folder is; one of an older release tells by its name."""
-    file = folder / TOLD
-    told: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
-    queue: str = told.get("queue") or decode_name(unquote_to_bytes(folder.name.removeprefix("queue=")))
-    return queue
+def described(folder: Path) -> tuple[str, int, str]:
+    """Return whose a folder is: queue, shard and mark."""
+    file = folder / DESCRIPTION
+    content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    queue = content.get("queue") or decode_name(unquote_to_bytes(folder.name.removeprefix("queue=")))
+    return queue, content.get("shard", 0), content.get("mark", "")

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from celery_redis_plus.errors import EventsLost
-from celery_redis_plus.event_log.archive_folders import folder_of, tell
+from celery_redis_plus.event_log.archive_folders import describe, folder_of
 from celery_redis_plus.event_log.finished_messages import FINISHED, is_finished, is_gone, row
 from celery_redis_plus.event_log.installed import check_installed
 from celery_redis_plus.event_log.offsets import BEGINNING
@@ -93,7 +93,7 @@ class _Mover:
 
     def __init__(self, log: EventLogs, queue: str, folder: Path, reader: str, *, events: bool) -> None:
         self._log, self._queue, self._folder, self._reader, self._events = log, queue, folder, reader, events
-        tell(folder, queue)
+        describe(folder, queue, log.shard_of(queue), log.of(queue)[0].mark())
         self._position: Id = max(map(_position, folder.glob("finished-*.parquet")), default=BEGINNING)
         self._open = self._read_open()
         self._passed_over = PassedOver()

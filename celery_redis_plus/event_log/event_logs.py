@@ -176,6 +176,10 @@ class LogServer(EventLogs):
             WrongKeyType: a key is not ours.
         """
 
+    @abstractmethod
+    def mark(self) -> str:
+        """Return the mark of the database (`lua/database_id.lua`); '' where it has none, or does not tell. Raises as `ask`."""
+
 
 def log_passed_over(queue: str, error: Exception) -> None:
     """Say that the events of `queue` are passed over, and why."""

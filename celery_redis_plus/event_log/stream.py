@@ -15,7 +15,7 @@ from celery_redis_plus.connection.connector import Connector
 from celery_redis_plus.connection.refused_calls import describe_refusal
 from celery_redis_plus.connection.server_check import parse_info
 from celery_redis_plus.error_translation import translate
-from celery_redis_plus.errors import EventsLost, UnknownEventSchema, WrongKeyType
+from celery_redis_plus.errors import CommandUnavailable, EventsLost, NoPermission, UnknownEventSchema, WrongKeyType
 from celery_redis_plus.event_log.event_logs import Entry, LogServer, chosen
 from celery_redis_plus.event_log.offsets import Id, Offsets
 from celery_redis_plus.events import SCHEMA_VERSION, ended_epochs, entry_id, read_entry
@@ -180,6 +180,15 @@ class EventLog(LogServer):
             if error is not None:
                 foreign[queue] = error
         return found, foreign
+
+    def mark(self) -> str:
+        """Return the mark of the database, as `LogServer.mark`."""
+        try:
+            (mark,) = self.ask([("GET", self.keys.database_id)])
+        except (NoPermission, CommandUnavailable) as error:
+            logger.debug("GET is refused: %s", error)
+            return ""
+        return (mark or b"").decode("utf-8", "replace")
 
     # ---- entries
 

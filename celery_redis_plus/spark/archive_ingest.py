@@ -18,8 +18,9 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import parquet
 
-from celery_redis_plus.errors import InvalidArgument
-from celery_redis_plus.event_log.archive_folders import queue_of
+from celery_redis_plus.broker.exchanges.declared_topology import id_of_mark
+from celery_redis_plus.errors import InvalidArgument, TablesUnusable
+from celery_redis_plus.event_log.archive_folders import described
 from celery_redis_plus.event_log.batches import arrow_schema
 from celery_redis_plus.events import entry_id
 from celery_redis_plus.spark.arrow_columns import ints
@@ -27,6 +28,7 @@ from celery_redis_plus.spark.arrow_ingest import write_days
 from celery_redis_plus.spark.checkpoint import position_in
 from celery_redis_plus.spark.checks import Numbers, numbers_of
 from celery_redis_plus.spark.incoming import Stored, is_stored, store_batch
+from celery_redis_plus.spark.known_broker import BROKER_FILE
 from celery_redis_plus.spark.losses import PARTS, RANGES, SUPPLIED, TRIMMED, Loss, noted
 from celery_redis_plus.spark.manifest import Manifest, event_files
 from celery_redis_plus.spark.roots import opened
@@ -54,15 +56,21 @@ class ArchivedFile:
         queue: whose they are.
         before: the last event of the batch before it; None where there is none.
         end: its last event.
+        shard: that had it.
+        database: its id; '' where the archive does not tell.
     """
 
     path: Path
     queue: str
     before: Id | None
     end: Id
+    shard: int = 0
+    database: str = ""
 
 
-def store_archive(root: str | Path | Storage, folder: Path, on_batch: Callable[[int, Stored], None]) -> None:
+def store_archive(
+    root: str | Path | Storage, folder: Path, on_batch: Callable[[int, Stored], None], *, also_of_others: bool = False
+) -> None:  # fmt: skip
     """Store what an archive has.
 
     Killed at any moment, run it again.
@@ -71,18 +79,39 @@ def store_archive(root: str | Path | Storage, folder: Path, on_batch: Callable[[
         root: the folder of tables, or their URL.
         folder: the archive.
         on_batch: called with the number of each micro-batch and what it has.
+        also_of_others: store events of another broker, too, such as the same one before it was flushed.
 
     Raises:
         InvalidArgument: the folder is no archive, or lacks events.
-        TablesUnusable: another ingest writes into the tables.
+        TablesUnusable: another ingest writes into the tables, or the archive has events of another broker.
     """
     storage = opened(root)
     batches = archived(folder)
     with storage.locked(INGEST_LOCK):
-        _store_all(storage, batches, on_batch)
+        _store_all(storage, batches, on_batch, _of_others(storage, batches, allowed=also_of_others))
 
 
-def _store_all(storage: Storage, batches: list[ArchivedFile], on_batch: Callable[[int, Stored], None]) -> None:
+def _of_others(storage: Storage, batches: list[ArchivedFile], *, allowed: bool) -> set[Path]:
+    """Return the batches of another broker than that whose stream is read. The first one becomes known as that."""
+    known = dict(storage.current(BROKER_FILE) or {})
+    first = dict(known)
+    others = set()
+    for batch in batches:
+        if batch.database and known.setdefault(str(batch.shard), batch.database) != batch.database:
+            others.add(batch.path)
+    if others and not allowed:
+        raise TablesUnusable(
+            f"{min(others).parent} has events of another broker than {storage}: give them tables of their own. Where the broker "
+            "was flushed since, `--allow-data-loss` takes them"
+        )
+    if known != first:
+        storage.write_json(BROKER_FILE, known)
+    return others
+
+
+def _store_all(
+    storage: Storage, batches: list[ArchivedFile], on_batch: Callable[[int, Stored], None], others: set[Path]
+) -> None:  # fmt: skip
     position = position_in(storage)
     number = position.planned()
     if number > position.stored():
@@ -100,10 +129,13 @@ def _store_all(storage: Storage, batches: list[ArchivedFile], on_batch: Callable
         numbers = _numbers(batch)
         missing = list(_missing(batch, numbers, known, lost))
         new = {key: of_epoch[~_present(known, removed, key, of_epoch)] for key, of_epoch in numbers.items()}
-        if any(map(len, new.values())) or missing or entry_id(offset.get(batch.queue, "0-0")) < batch.end:
+        # A stream that was read further is not read again, nor is one read on behind the events of another one.
+        before = entry_id(offset.get(batch.queue, "0-0"))
+        end = before if batch.path in others else max(batch.end, before)
+        if any(map(len, new.values())) or missing or before < end:
             number += 1
-            # A stream that was read further is not read again.
-            offset[batch.queue] = "{}-{}".format(*max(batch.end, entry_id(offset.get(batch.queue, "0-0"))))
+            if before < end:
+                offset[batch.queue] = "{}-{}".format(*end)
             position.plan(number, offset)
 
             told = [*missing, *_supplied(new, lost)]
@@ -128,6 +160,7 @@ def archived(folder: Path) -> list[ArchivedFile]:
     found = []
     for own in sorted(folder.glob("queue=*")):
         before: Id | None = None
+        queue, shard, mark = described(own)
         for finished in sorted(own.glob("finished-*.parquet")):
             match = _NAME.fullmatch(finished.name)
             if match is None:
@@ -136,7 +169,7 @@ def archived(folder: Path) -> list[ArchivedFile]:
             events = finished.with_name(finished.name.replace("finished", "events", 1))
             if not events.exists():
                 raise InvalidArgument(f"{finished} was moved without its events: `events archive --events` keeps them")
-            found.append(ArchivedFile(events, queue_of(own), before, end))
+            found.append(ArchivedFile(events, queue, before, end, shard, id_of_mark(mark.encode())))
             before = end
     if not found:
         raise InvalidArgument(f"{folder} has no files of `celery-redis-plus events archive`")

@@ -53,7 +53,7 @@ def ingest(spark: Callable[[], SparkSession], arguments: argparse.Namespace, say
         if arguments.from_archive is not None:
             from celery_redis_plus.spark.archive_ingest import store_archive
 
-            store_archive(arguments.root, arguments.from_archive, tell)
+            store_archive(arguments.root, arguments.from_archive, tell, also_of_others=arguments.allow_data_loss)
         elif ingest_engine(arguments) == "spark":
             _read_by_spark(spark, arguments, tell, stop, say)
         else:

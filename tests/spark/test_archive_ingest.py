@@ -14,6 +14,7 @@ from celery_redis_plus.errors import InvalidArgument, TablesUnusable
 from celery_redis_plus.event_log import archiver
 from celery_redis_plus.event_log.archiver import move_finished
 from celery_redis_plus.event_log.stream import EventLog
+from celery_redis_plus.keys import Keys
 from celery_redis_plus.spark import archive_ingest
 from celery_redis_plus.spark.archive_ingest import store_archive
 from celery_redis_plus.spark.checks import check
@@ -137,6 +138,25 @@ def test_a_loss_that_an_archive_supplies_is_none_any_more(log, redis_client, bro
 
     figures = summaries.summaries(Snapshot(root), period=summaries.Period())
     assert ": 50 events were trimmed" in report.warning(figures)
+
+
+def test_an_archive_of_another_broker_is_refused_or_moves_no_position(redis_client, broker_url, tmp_path):
+    """It has a queue of the same name, whose numbering began later."""
+    root, archive = tmp_path / "tables", tmp_path / "archive"
+    others = lives(100, seed=2, queue_id="2")
+    for prefix, epoch, events in (("", START_MS, LIVES[:300]), ("other:", START_MS + 1000, others)):
+        redis_client.set(Keys(prefix).database_id, f"database{epoch}")
+        add_events(redis_client, "celery", events, prefix=prefix, epoch=epoch)
+    run_job("ingest", "--root", str(root), "--url", broker_url, "--once")
+    with EventLog(broker_url, "other:") as other:
+        move_finished(other, ["celery"], archive, events=True)
+
+    with pytest.raises(TablesUnusable, match="another broker"):
+        store_archive(root, archive, lambda *_: None)
+    run_job("ingest", "--root", str(root), "--from-archive", str(archive), "--allow-data-loss")
+    add_events(redis_client, "celery", LIVES[300:])
+    run_job("ingest", "--root", str(root), "--url", broker_url, "--once")
+    assert len(everything(root)["events"]) == len(LIVES) + len(others)
 
 
 def test_millions_of_expired_events_take_no_memory(log, redis_client, tmp_path):

@@ -12,7 +12,7 @@ from pyarrow import parquet
 
 from celery_redis_plus.cli.main import main
 from celery_redis_plus.event_log import archiver
-from celery_redis_plus.event_log.archive_folders import queue_of
+from celery_redis_plus.event_log.archive_folders import described
 from celery_redis_plus.event_log.archiver import move_finished
 from celery_redis_plus.event_log.finished_messages import FINISHED, is_finished, row
 from celery_redis_plus.event_log.readers import readers
@@ -137,7 +137,7 @@ def test_odd_names_stop_no_queue(log, redis_client, tmp_path):
         add_events(redis_client, queue, odd)
     moved = move_finished(log, log.queues(), tmp_path, events=True)
     assert moved.keys() == set(queues)
-    assert sorted(queue_of(folder) for folder in tmp_path.iterdir()) == sorted(queues)
+    assert sorted(described(folder)[0] for folder in tmp_path.iterdir()) == sorted(queues)
     assert {found["task"] for found in rows_in(tmp_path)} == {"t\ufffd"}
     assert all(of.finished == moved["celery"].finished > 0 for of in moved.values())
 
