@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 #: Events of the first micro-batch of a run that is bounded by bytes.
 FIRST_EVENTS = 1000
+#: Files that are written at once: a process may have 1024 of them open.
+MOST_WRITERS = 200
 
 
 class _StoppedError(Exception):
@@ -216,6 +218,11 @@ def write_days(storage: Storage, batches: Iterable[pa.RecordBatch], folder: str)
     # Counted as they come: a micro-batch has a piece of each queue, and there may be a thousand.
     held_rows = held_bytes = 0
 
+    def close() -> None:
+        for writer in writers.values():
+            writer.close()
+        writers.clear()
+
     def flush() -> None:
         rows = pa.concat_tables(held)
         held.clear()
@@ -223,6 +230,8 @@ def write_days(storage: Storage, batches: Iterable[pa.RecordBatch], folder: str)
         for date, own in (by_file if written[MIXED] <= MOST_MIXED else by_day)(rows):
             written[date] += own.num_rows
             if date not in writers:
+                if len(writers) == MOST_WRITERS:
+                    close()
                 names.append(f"{folder}/{dated_folder(date)}/{uuid.uuid4().hex}.parquet")
                 writers[date] = storage.writer(names[-1], layout.schema)
             writers[date].write_table(own)
@@ -239,7 +248,6 @@ def write_days(storage: Storage, batches: Iterable[pa.RecordBatch], folder: str)
         if held:
             flush()
     finally:
-        for writer in writers.values():
-            writer.close()
+        close()
     # Their events may be trimmed next.
     storage.sync(names)

@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 import time
+from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 
@@ -169,9 +170,21 @@ def test_a_batch_of_years_puts_a_part_of_its_days_together(tmp_path, monkeypatch
             event = Event(event="published", ts=ms * 1000, id=f"{ms:011x}{place:08x}.1")
             made.append((b"%d-%d" % (START_MS, number * 100 + place + 1), (FIELD, encode(event))))
         pieces.append(batches.batch("q", made))
+    opened_writers, most, writer = [], [], storage.writer
+
+    def counted(name, schema):
+        opened_writers.append(writer(name, schema))
+        most.append(sum(each.is_open for each in opened_writers))
+        return opened_writers[-1]
+
+    monkeypatch.setattr(storage, "writer", counted)
+    monkeypatch.setattr(arrow_ingest, "MOST_WRITERS", 7)
     write_days(storage, pieces, "years")
-    rows = {Path(name).parent.name: storage.row_count(name) for name in storage.names("years")}
-    assert sum(rows.values()) == 2000
+    assert max(most) == 7, "a process has so many files"
+    rows = Counter()
+    for name in storage.names("years"):
+        rows[Path(name).parent.name] += storage.row_count(name)
+    assert rows.total() == 2000
     assert 700 < rows[MIXED] <= 700 + 500
     assert len(rows) > 30
 
