@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote_to_bytes
 
+from celery_redis_plus.errors import InvalidArgument
 from celery_redis_plus.keys import decode_name, encode_name
 
 #: A file system takes 255 bytes of a name. A longer one ends with a digest.
@@ -41,8 +42,17 @@ def describe(folder: Path, queue: str, shard: int, mark: str) -> None:
 
 
 def described(folder: Path) -> tuple[str, int, str]:
-    """Return whose a folder is: queue, shard and mark."""
+    """Return whose a folder is: queue, shard and mark.
+
+    Raises:
+        InvalidArgument: its description is damaged.
+    """
     file = folder / DESCRIPTION
-    content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    try:
+        content: Any = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    except ValueError:
+        content = None
+    if not isinstance(content, dict):
+        raise InvalidArgument(f"{file} is damaged: `events archive` writes it anew when it is deleted")
     queue = content.get("queue") or decode_name(unquote_to_bytes(folder.name.removeprefix("queue=")))
     return queue, content.get("shard", 0), content.get("mark", "")

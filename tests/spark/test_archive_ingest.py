@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import tracemalloc
 
@@ -157,6 +158,22 @@ def test_an_archive_of_another_broker_is_refused_or_moves_no_position(redis_clie
     add_events(redis_client, "celery", LIVES[300:])
     run_job("ingest", "--root", str(root), "--url", broker_url, "--once")
     assert len(everything(root)["events"]) == len(LIVES) + len(others)
+
+
+@pytest.mark.parametrize("text", ["", "[]"])
+def test_a_damaged_description_of_a_folder_is_named_and_comes_anew(log, redis_client, tmp_path, text):
+    root, archive = tmp_path / "tables", tmp_path / "archive"
+    add_events(redis_client, "celery", LIVES[:300])
+    move_finished(log, ["celery"], archive, events=True)
+    description = archive / "queue=celery" / "queue.json"
+    description.write_text(text)
+    with pytest.raises(InvalidArgument, match=r"queue\.json is damaged: `events archive` writes it anew when it is deleted"):
+        store_archive(root, archive, lambda *_: None)
+    description.unlink()
+    move_finished(log, ["celery"], archive, events=True)
+    store_archive(root, archive, lambda *_: None)
+    assert json.loads(description.read_text())["queue"] == "celery"
+    assert everything(root)["events"]
 
 
 def test_millions_of_expired_events_take_no_memory(log, redis_client, tmp_path):

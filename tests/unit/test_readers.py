@@ -52,6 +52,7 @@ OTHERS = {
     "broker/queues/audit.py:_entry": "an entry of the audit log",
     "broker/queues/policies.py:decode": "a policy", "cli/asking.py:argument_of": "an argument",
     "cli/commands/import_.py:definitions": "a file that the operator names",
+    "event_log/archive_folders.py:described": "what the archive says of a folder",
     "event_log/event_logs.py:names_in": "an argument",
     "integration/child_settlements.py:read_settlements": "a pipe from a child",
     "transport/typed_queues.py:payload": "a message that is being published",
