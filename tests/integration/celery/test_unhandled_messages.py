@@ -179,7 +179,7 @@ def test_a_worker_goes_on_when_a_task_raises_what_is_no_exception(pool, celery_a
         app.send_task("c.note", ["after", str(number)])
     worker = celery_worker(pool=pool, concurrency=2, config=config)
     assert notes.wait_for("after", 2, 20, worker.tail) == {"0": 1, "1": 1}
-    assert sorted(notes.started("gone")) == ["0", "1"]
+    wait_until(lambda: sorted(notes.started("gone")) == ["0", "1"])
     wait_until(lambda: not redis_client.exists("messages_index:{celery}", "queue:{celery}", "dead:{celery}"), 10, worker.tail)
 
 
