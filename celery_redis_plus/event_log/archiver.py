@@ -11,16 +11,15 @@ the first one is there. The Spark pipeline makes its tables of them (`spark/arch
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from celery_redis_plus.errors import EventsLost
-from celery_redis_plus.event_log.archive_folders import describe, folder_of
+from celery_redis_plus.event_log.archive_folders import appearing, describe, folder_of
 from celery_redis_plus.event_log.finished_messages import FINISHED, is_finished, is_gone, row
 from celery_redis_plus.event_log.installed import check_installed
 from celery_redis_plus.event_log.offsets import BEGINNING
@@ -93,7 +92,7 @@ class _Mover:
 
     def __init__(self, log: EventLogs, queue: str, folder: Path, reader: str, *, events: bool) -> None:
         self._log, self._queue, self._folder, self._reader, self._events = log, queue, folder, reader, events
-        describe(folder, queue, log.shard_of(queue), log.of(queue)[0].mark())
+        describe(folder, log, queue)
         self._position: Id = max(map(_position, folder.glob("finished-*.parquet")), default=BEGINNING)
         self._open = self._read_open()
         self._passed_over = PassedOver()
@@ -174,7 +173,7 @@ class _Mover:
         from celery_redis_plus.event_log.batches import arrow_schema, batch
 
         with (
-            _appearing(self._path("events", position)) as file,
+            appearing(self._path("events", position)) as file,
             parquet.ParquetWriter(file, arrow_schema(), compression="zstd") as writer,
         ):
             yield lambda entries: writer.write_batch(batch(self._log.queue_of(self._queue), entries)) if entries else None
@@ -197,20 +196,5 @@ def _replace(path: Path, table: Any) -> None:
     """Replace a file by a table."""
     from pyarrow import parquet
 
-    with _appearing(path) as file:
+    with appearing(path) as file:
         parquet.write_table(table, file, compression="zstd")
-
-
-@contextmanager
-def _appearing(path: Path) -> Iterator[IO[bytes]]:
-    """Yield a file that appears whole, and lasts over a crash of the machine."""
-    with path.with_suffix(".tmp").open("wb") as file:
-        yield file
-        file.flush()
-        os.fsync(file.fileno())
-    path.with_suffix(".tmp").replace(path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)

@@ -177,8 +177,8 @@ class LogServer(EventLogs):
         """
 
     @abstractmethod
-    def mark(self) -> str:
-        """Return the mark of the database (`lua/database_id.lua`); '' where it has none, or does not tell. Raises as `ask`."""
+    def mark(self) -> bytes | None:
+        """Return the mark of the database (`lua/database_id.lua`); None where it has none, or does not tell. Raises as `ask`."""
 
 
 def log_passed_over(queue: str, error: Exception) -> None:

@@ -181,14 +181,14 @@ class EventLog(LogServer):
                 foreign[queue] = error
         return found, foreign
 
-    def mark(self) -> str:
+    def mark(self) -> bytes | None:
         """Return the mark of the database, as `LogServer.mark`."""
         try:
-            (mark,) = self.ask([("GET", self.keys.database_id)])
+            mark: bytes | None = self.ask([("GET", self.keys.database_id)])[0]
         except (NoPermission, CommandUnavailable) as error:
             logger.debug("GET is refused: %s", error)
-            return ""
-        return (mark or b"").decode("utf-8", "replace")
+            return None
+        return mark
 
     # ---- entries
 

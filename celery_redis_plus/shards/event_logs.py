@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 from celery_redis_plus.broker.exchanges.declared_topology import check_mark, id_of_mark
 from celery_redis_plus.connection.broker_at import brokers_at
 from celery_redis_plus.connection.shard_layout import shard_of
-from celery_redis_plus.errors import CommandUnavailable, InvalidArgument, NoPermission, ShardUnreachable
+from celery_redis_plus.errors import InvalidArgument, ShardUnreachable
 from celery_redis_plus.event_log.event_logs import EventLogs, chosen
 from celery_redis_plus.event_log.stream import EventLog
 from celery_redis_plus.shards.absent_shard import PASSING, AbsentShard
@@ -265,11 +265,7 @@ class ShardEventLogs(EventLogs):
         """See that the broker has that many shards, once: with fewer, some queues would be missing without a word."""
         if shard in self._checked:
             return
-        try:
-            (mark,) = log.ask([("GET", log.keys.database_id)])
-        except (NoPermission, CommandUnavailable) as error:
-            logger.debug("GET is refused: %s", error)
-            mark = None
+        mark = log.mark()
         if mark is not None:
             check_mark(mark, self._shards)
             self._on_database(shard, id_of_mark(mark))
